@@ -38,7 +38,11 @@ class PeerLostError(TransportError):
 
 
 class PeerLateError(PeerLostError):
-    """What rank `peer` was waited for has not come in time."""
+    """What rank `peer` was waited for has not come in time. None: there is no telling which rank that was."""
+
+    def __init__(self, peer: int | None, why: str) -> None:
+        super().__init__(-1 if peer is None else peer, why)
+        self.blames = peer
 
 
 class FlowSeveredError(PeerLostError):
@@ -54,11 +58,11 @@ class NicsLostError(FlowSeveredError):
 
 
 class CallsDifferError(TransportError):
-    """Rank `peer` has called something else than this rank as its operation `number`: another one, or other sizes."""
+    """Rank `peer` has called something else than this rank, `behind` operations before the one that runs here."""
 
-    def __init__(self, peer: int, number: int) -> None:
-        self.peer, self.number = peer, number
-        super().__init__(f"operation {number} is not the same call here and on rank {peer}: all ranks must call alike")
+    def __init__(self, peer: int, behind: int = 0) -> None:
+        self.peer, self.behind = peer, behind
+        super().__init__(f"an operation is not the same call here and on rank {peer}: all ranks must call alike")
 
 
 class RankFailedError(OptccError):
@@ -87,7 +91,8 @@ class RankFailedError(OptccError):
     ) -> None:
         self.rank, self.cause, self.at_s = rank, cause, at_s
         self.seen_by, self.journals = dict(seen_by or {}), dict(journals or {})
-        super().__init__(f"rank {rank} failed: {cause}")
+        left = cause.startswith(f"rank {rank} has ")  # it works as it should, and is no part of this any more
+        super().__init__(cause if left else f"rank {rank} failed: {cause}")
 
     def of_call(self, result: str) -> RankFailedError:
         """The same as a call raises it, that leaves `result`."""

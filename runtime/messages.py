@@ -78,7 +78,18 @@ class Renew:
     nics: list[str]
 
 
-Command = Enlist | Prepare | Go | Check | Quit | Renew
+@dataclass(frozen=True)
+class TurnAway:
+    """The job is not run, for ranks have been told different things, or what cannot be: an InputError, in its parts."""
+
+    what: str
+    where: str | None = None
+    expected: str | None = None
+    got: str | None = None
+    hint: str | None = None
+
+
+Command = Enlist | Prepare | Go | Check | Quit | Renew | TurnAway
 
 # --- what else the hub says -----------------------------------------------------------------------------------------
 
@@ -140,7 +151,14 @@ class Regroup:
     port: int
 
 
-ToRank = Command | Halt | Regroup | Ping | RunFailed | RankMessage | SharedValues | Time | Payload
+@dataclass(frozen=True)
+class AskCall:
+    """To ranks that command themselves: what have you called as this operation? Answered once it is called."""
+
+    operation: int
+
+
+ToRank = Command | Halt | AskCall | Regroup | Ping | RunFailed | RankMessage | SharedValues | Time | Payload
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -151,6 +169,18 @@ class Pong:
 
     progress: int
     waiting_for: str
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a rank that others have started was told, before anything else: by name, the same on all ranks.
+
+    machine : `transports.this_machine`; wrong : why it cannot be
+    """
+
+    terms: Mapping[str, str]
+    machine: str
+    wrong: str = ""
 
 
 @dataclass(frozen=True)
@@ -225,18 +255,38 @@ class LostNics:
 
 @dataclass(frozen=True)
 class Late:
-    """What this rank is in has taken too long: `cause`; it waits for rank `peer`, which may wait for another one."""
+    """What this rank is in has taken too long: `cause`; it waits for rank `peer`, which may wait for another one.
 
-    peer: int
+    None: it cannot tell for which.
+    """
+
+    peer: int | None
     cause: str
+
+
+CLOSE = "close()"
+"""A call as any other: who calls something else meanwhile waits for nobody."""
+
+
+@dataclass(frozen=True)
+class HasCalled:
+    """What this rank has called as this operation, in words that are the same where ranks call alike."""
+
+    operation: int
+    call: str
 
 
 @dataclass(frozen=True)
 class Shrink:
-    """After the verdict: this rank goes on with those that are left."""
+    """After the verdict: this rank goes on with those that are left, which may take so many seconds to say so, too."""
+
+    within_s: float
 
 
-FromRank = Halted | LostNics | Late | Shrink | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime
+Judged = Halted | LostNics | Late | HasCalled | Shrink
+"""What only ranks that command themselves say."""
+
+FromRank = Judged | Told | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime
 
 # --- inside replies -------------------------------------------------------------------------------------------------
 

@@ -24,11 +24,11 @@ def member(hub: Hub, rank: int = 0, world: int = 1, **but: Any) -> Control:
 
 
 @contextlib.contextmanager
-def star(ranks: int, **settings: Any) -> Iterator[tuple[Hub, list[Control]]]:
-    """A hub and its ranks, all in this process."""
+def star(ranks: int, limit_s: float = 300.0, **settings: Any) -> Iterator[tuple[Hub, list[Control]]]:
+    """A hub and its ranks, all in this process. `limit_s` : as of `Control.join`"""
     with contextlib.ExitStack() as stack:
         hub = stack.enter_context(Hub(ranks, DOOR, **settings))
-        members = [stack.enter_context(member(hub, rank, ranks)) for rank in range(ranks)]
+        members = [stack.enter_context(member(hub, rank, ranks, limit_s=limit_s)) for rank in range(ranks)]
         hub.gather(10)
         yield hub, members
 

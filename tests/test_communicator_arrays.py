@@ -232,7 +232,7 @@ def test_a_caller_that_is_interrupted_has_its_array_back(monkeypatch: pytest.Mon
 
         def call(comm: optcc.Communicator) -> None:
             if comm.rank == 0:
-                with pytest.raises(KeyboardInterrupt), comm._member.turn():
+                with pytest.raises(KeyboardInterrupt), comm._member.turn("barrier()"):
                     raise KeyboardInterrupt
                 assert withdrawn.is_set()
             else:

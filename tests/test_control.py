@@ -18,12 +18,12 @@ import pytest
 from optcc.runtime import messages
 from optcc.runtime.codec import encode
 from optcc.runtime.control import channel as control_module
-from optcc.runtime.control import connecting, router
 from optcc.runtime.control import hub as hub_module
+from optcc.runtime.control import router
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.hub import Hub
-from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.errors import PeerLateError, RankFailedError, TransportError
 from optcc.runtime.messages import PIECE, Broken, Check, Go, Payload, Ping, Pong, Post, Prepare, Saw, Share
 from tests.control_star import DOOR, eventually, member, star, together, works
 
@@ -33,7 +33,7 @@ def test_a_large_parcel_arrives_whole() -> None:
     with star(2) as (hub, members):
         hub.ship(data)
         hub.send([1], Ping())  # in between is answered in between
-        got = together(*(lambda c=c: c.payload(30) for c in members))
+        got = together(*(lambda c=c: c.payload() for c in members))
         assert got == [data, data]
         assert works(hub, members)
 
@@ -43,7 +43,7 @@ def test_a_parcel_that_is_not_what_was_announced_is_refused() -> None:
         hub.send([0], Payload(2))
         hub._board._call(lambda: hub._board._write(0, PIECE + b"abc"))
         with pytest.raises(HubLostError, match="is not what it has announced"):
-            control.payload(10)
+            control.payload()
 
 
 def test_commands_without_waiting_and_in_order() -> None:
@@ -75,8 +75,10 @@ def test_exchanges_do_not_mix() -> None:
 
 
 def test_an_exchange_that_is_not_joined_ends() -> None:
-    with star(2) as (_, members), pytest.raises(HubLostError, match=r"values of all ranks in exchange 1 within 0.2 s"):
-        members[0].exchange("alone", within_s=0.2)
+    with star(2) as (_, members):
+        members[0].patience_s = 0.2
+        with pytest.raises(PeerLateError, match=r"what all ranks say in exchange 1 has not come within 0.2 s"):
+            members[0].exchange("alone")
 
 
 def test_letters_come_with_their_sender_and_in_order() -> None:
@@ -131,7 +133,7 @@ WAITS: dict[str, Callable[[Control], Any]] = {
     "command": lambda control: control.command(),
     "exchange": lambda control: control.exchange(None),
     "sleep": lambda control: control.sleep_until(time.monotonic() + 10),
-    "payload": lambda control: control.payload(10),
+    "payload": lambda control: control.payload(),
 }
 
 
@@ -214,9 +216,8 @@ def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.
             hub.replies(10)
 
 
-def test_half_a_message_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connecting, "FRAME_S", 0.3)
-    with star(1) as (hub, (control,)):
+def test_half_a_message_is_not_waited_for_for_ever() -> None:
+    with star(1, limit_s=0.3) as (hub, (control,)):
         board = hub._board
         board._call(lambda: board._lines[0].writer.write(struct.pack("!i", 100) + b"{"))
         assert eventually(lambda: control._wait(0))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import gc
+import math
 import os
 import socket
 from collections.abc import Callable, Iterator
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from optcc.runtime.errors import PeerLostError, TransportError
-from optcc.runtime.wires import local_lending, local_listener, local_meeting
+from optcc.runtime.wires import local_lending, local_listener
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.local_listener import HELLO, is_own
@@ -46,13 +47,20 @@ def leaving(stack: contextlib.ExitStack, name: bytes) -> None:
 
 
 @contextlib.contextmanager
-def meeting(strike: Strike, it: Layout | None = None) -> Iterator[list[LocalWires]]:
-    """Two ranks that have connected their wires in this process while strangers did what they do."""
+def meeting(
+    strike: Strike, it: Layout | None = None, within_s: float = math.inf, speak: bool = False
+) -> Iterator[list[LocalWires]]:
+    """Two ranks that have connected their wires in this process while strangers did what they do.
+
+    speak : their watches have something to say
+    """
     it = it or layout()
     with contextlib.ExitStack() as stack:
         watches = [Pipe() for _ in range(it.ranks)]
         for watch in watches:
             stack.callback(watch.close)
+            if speak:
+                watch.speak()
 
         def rank(number: int, exchange: Callable[[Any], list[Any]]) -> LocalWires | TransportError:
             def under_attack(value: Any) -> list[Any]:
@@ -61,7 +69,8 @@ def meeting(strike: Strike, it: Layout | None = None) -> Iterator[list[LocalWire
                 return exchange(value)
 
             try:
-                return LocalWires(number, it.wires, it.flows, it.rates, exchange=under_attack, watch=watches[number])
+                options: Any = {"exchange": under_attack, "watch": watches[number], "within_s": within_s}
+                return LocalWires(number, it.wires, it.flows, it.rates, **options)
             except TransportError as error:
                 return error
 
@@ -84,9 +93,8 @@ def test_strangers_at_the_listener_hold_up_nobody(strike: Strike) -> None:
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-def test_a_rank_that_sends_to_nobody_waits_for_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_that_sends_to_nobody_waits_for_nobody() -> None:
     """As the last one in a broadcast: it has connected all of its wires itself, and nobody connects to it."""
-    monkeypatch.setattr(local_meeting, "CONNECT_S", 1e6)
     both = layout()
     one_way = replace(both, wires=both.wires[:1], flows=(replace(both.flows[0], wires=(0,)),))
     assert (one_way.wires[0].src, one_way.wires[0].dst) == (one_way.flows[0].src, one_way.flows[0].dst)
@@ -159,7 +167,19 @@ def test_ranks_of_different_users_do_not_connect(monkeypatch: pytest.MonkeyPatch
 
 
 def test_who_does_not_come_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local_meeting, "CONNECT_S", 0.2)
     monkeypatch.setattr(local_listener, "heard", lambda sock, token, awaited: sock.close())
-    with pytest.raises(TransportError, match=r"ranks \[[01]\] did not connect within 0.2 s"), meeting(leaving):
+    late = pytest.raises(TransportError, match=r"ranks \[[01]\] did not connect within 0.2 s")
+    with late, meeting(leaving, within_s=0.2):
+        pass
+
+
+def test_a_verdict_ends_the_meeting(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for a limit who can be told that another one is gone."""
+    monkeypatch.setattr(local_listener, "heard", lambda sock, token, awaited: sock.close())
+
+    def fails(pipe: Pipe) -> None:
+        raise TransportError("rank 1 failed")
+
+    monkeypatch.setattr(Pipe, "check", fails)
+    with pytest.raises(TransportError, match="rank 1 failed"), meeting(leaving, speak=True):
         pass

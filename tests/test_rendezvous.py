@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
 import subprocess
@@ -16,8 +17,9 @@ from optcc.cli.ranks import membership_of
 from optcc.errors import InputError
 from optcc.runtime.codec import typed
 from optcc.runtime.compiled.choice import ChunkPath
+from optcc.runtime.control import interface
 from optcc.runtime.control.hub import Hub
-from optcc.runtime.control.interface import is_loopback, listening_address
+from optcc.runtime.control.interface import addresses_of, is_loopback, listening_address
 from optcc.runtime.control.job import Job, digest_of
 from optcc.runtime.control.job_bytes import job_to_bytes
 from optcc.runtime.control.rendezvous import PORT, Membership, find, first_host
@@ -205,10 +207,40 @@ def test_the_hub_listens_where_it_is_told() -> None:
     assert listening_address("127.0.0.1") == "127.0.0.1"
     assert listening_address("node7", "lo") == "127.0.0.1"
     assert listening_address("node7", "10.1.2.3") == "10.1.2.3"
-    with pytest.raises(InputError, match=r"--interface: no IPv4 address there.*one of .*lo"):
+    with pytest.raises(InputError, match=r"--interface: no address there.*one of .*lo"):
         listening_address("node7", "nothing0")
     with pytest.raises(InputError, match="--rendezvous: unknown host"):
         listening_address("no.such.host.invalid")
+
+
+IF_INET6 = """\
+fe80000000000000001122fffe334455 02 40 20 80     eth0
+fd770000000000000000000000000010 02 40 00 80     eth0
+fd770000000000000000000000000011 02 40 00 80     eth0
+00000000000000000000000000000001 01 80 10 80       lo
+"""
+
+
+def test_the_hub_listens_by_the_version_of_ip_that_others_come_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = tmp_path / "if_inet6"
+    listed.write_text(IF_INET6)
+    v4 = ipaddress.ip_address("10.1.2.3")
+    v6 = addresses_of("eth0", listed)[-3:]
+    assert [str(address) for address in v6] == ["fd77::10", "fd77::11", "fe80::11:22ff:fe33:4455%eth0"]
+    has = {"eth0": [v4, *v6], "old0": [v4], "new0": v6[2:]}
+    monkeypatch.setattr(interface, "addresses_of", lambda name: has[name])
+    assert listening_address("fd77::10", "eth0") == "fd77::10"
+    assert listening_address("fd77::11", "eth0") == "fd77::11"
+    assert listening_address("fd77::99", "eth0") == "fd77::10"
+    assert listening_address("10.9.9.9", "eth0") == "10.1.2.3"
+    assert listening_address("no.such.host.invalid", "eth0") == "10.1.2.3"
+    assert listening_address("fd77::10", "new0") == "fe80::11:22ff:fe33:4455%eth0"
+    with pytest.raises(InputError, match=r"--interface: others come to fd77::10 by IPv6, .*, which has 10\.1\.2\.3"):
+        listening_address("fd77::10", "old0")
+    with pytest.raises(InputError, match=r"by IPv6, expected .* an IPv6 address, got '10\.0\.0\.1, which"):
+        listening_address("fd77::10", "10.0.0.1")
 
 
 def test_a_name_that_means_loopback_only_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

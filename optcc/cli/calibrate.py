@@ -13,7 +13,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from optcc.cli.options import OUTPUT, check_output, emit, json_option, load_source, say_written, source_options
-from optcc.cli.ranks import local_rate_option, membership_of, membership_options, transport_option
+from optcc.cli.ranks import (
+    local_rate_option,
+    membership_of,
+    membership_options,
+    option_terms,
+    source_term,
+    transport_option,
+)
 from optcc.errors import InputError
 
 if TYPE_CHECKING:
@@ -85,7 +92,11 @@ def calibrate(
     from optcc.values.units import parse_seconds
 
     path = path_of(path_asked(os.environ), transport, "cpu", "uint8")
-    membership = membership_of(rendezvous, rank, world, path)
+    given = option_terms(
+        servers=servers, nic_rate=nic_rate, transport=transport, repeat=repeat, probe=probe, local_rate=local_rate,
+        slow=slow,
+    )  # fmt: skip
+    membership = membership_of(rendezvous, rank, world, path, interface, lambda: source_term(topology) | given)
     seconds = float(parse_seconds(probe, where="--probe"))
     if not 0.001 <= seconds <= 10:
         raise InputError("out of range", where="--probe", expected="1ms to 10s", got=probe)

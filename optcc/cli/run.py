@@ -21,9 +21,16 @@ from optcc.cli.options import (
     read_size,
     segments_option,
 )
-from optcc.cli.ranks import local_rate_option, membership_of, membership_options, transport_option
+from optcc.cli.ranks import (
+    is_plan,
+    local_rate_option,
+    membership_of,
+    membership_options,
+    option_terms,
+    source_term,
+    transport_option,
+)
 from optcc.errors import InconclusiveError, InputError, OptccError
-from optcc.files.reading import beginning
 
 if TYPE_CHECKING:
     from optcc.plans.plan import Plan
@@ -122,7 +129,12 @@ def run(
     from optcc.values.units import parse_rate
 
     taken = path_of(chunk_path, transport, device, dtype)
-    membership = membership_of(rendezvous, rank, world, taken)
+    given = option_terms(
+        servers=servers, fail=fail, nic_rate=nic_rate, ranks=ranks, size=size, segments=segments, transport=transport,
+        device=device, chunk_path=chunk_path, repeat=repeat, dtype=dtype, op=op, local_rate=local_rate, alpha=alpha,
+        per_chunk=per_chunk, nics=kept("nics"), hosts=kept("hosts"), **faults,
+    )  # fmt: skip
+    membership = membership_of(rendezvous, rank, world, taken, interface, lambda: source_term(source) | given)
     warm(taken, lambda text: click.echo(f"note: {text}", err=True))
     place = (transport, device, membership, interface, chunk_path)
     rate = parse_rate(local_rate, where="--local-rate")
@@ -216,13 +228,6 @@ def _tell_how(path: ChunkPath, device: str, membership: Membership | None, ranks
     check_device(device)
     if device == "cuda" and membership is None:
         click.echo(f"note: {sharing_of(ranks, gpu_memory.gpu_count(), os.environ).why}", err=True)
-
-
-def is_plan(source: str) -> bool:
-    """A plan file, by its name or by what it begins with."""
-    if source.endswith(".json"):
-        return True
-    return beginning(source, 64).lstrip().startswith(b"{")
 
 
 def _draw_fault_run(made: Plan, strikes: list[Strike], rate: Fraction, transport: str, timeline: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -89,6 +88,6 @@ def fill(target: Flat, source: Flat) -> None:
         target[:] = source
 
 
-def sign_of(call: str, array: Flat, what: object = None) -> int:
-    """Twelve bits that differ, mostly, where ranks call different things."""
-    return zlib.crc32(f"{call} {array.dtype.str} {array.size} {what}".encode()) & 0xFFF
+def words_of(call: str, array: Flat, what: object = "") -> str:
+    """A call as ranks compare it and as people read it: ``all_reduce(float32, 1000, sum)``."""
+    return f"{call}({name_of(array.dtype)}, {array.size}{what and ', '}{what})"

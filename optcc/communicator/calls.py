@@ -3,6 +3,7 @@ And arrays for them."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ from optcc.communicator import arrays
 from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, lend
 from optcc.communicator.collectives import Collectives
 from optcc.communicator.handles import InOrder
+from optcc.communicator.options import whole
 from optcc.errors import InputError
 from optcc.runtime.devices.host import Array, Op, Reduction, reduction_of
 from optcc.runtime.errors import RankFailedError
@@ -27,6 +29,7 @@ class Calls:
     _collectives: Collectives
     _in_order: InOrder
     _closed: bool
+    _process: int
     _arena: Arena | None
 
     def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
@@ -40,7 +43,7 @@ class Calls:
         Returns `out`, or `x`. Raises InputError for such a buffer, RankFailedError when a rank has failed. After that
         `x` is as it was if it has up to `prepared.SMALL` bytes or the result goes to `out`; else it is spoilt.
         """
-        reduction = reduction_of(op)
+        reduction = reduction_of(op, "op")
         source = lend(x, "x", write=out is None)
         target = source if out is None else lend(out, "out")
         demand_alike(source, target, len(source.memory))
@@ -49,8 +52,7 @@ class Calls:
 
     def broadcast(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
         """Rank `root`'s `x` into everybody's. Buffers, returns and errors as of `all_reduce`."""
-        if not 0 <= root < self.world:
-            raise InputError("not a rank", where="root", expected=f"0 to {self.world - 1}", got=root)
+        root = whole(root, "root", self.world)
         buffer = lend(x, "x", write=self.rank != root)
         return self._do(lambda read, _: self._collectives.broadcast(read, root), buffer, buffer, x, async_op)
 
@@ -62,7 +64,7 @@ class Calls:
 
     def reduce_scatter(self, x: Any, out: Any, op: str = "sum", *, async_op: bool = False) -> Any:
         """Of `x`, `world` parts as large as `out`, the reduction of all ranks' part number `rank` into `out`."""
-        reduction = reduction_of(op)
+        reduction = reduction_of(op, "op")
         source, target = lend(x, "x", write=False), lend(out, "out")
         demand_alike(target, source, len(target.memory) * self.world, "x")
         call = partial(self._collectives.reduce_scatter, reduction=reduction)
@@ -126,6 +128,12 @@ class Calls:
 
         return self._in_order.run(call, async_op)
 
+    def _demand_own(self) -> None:
+        if os.getpid() != self._process:
+            hint = "A forked child makes one of its own, if it needs any."
+            raise InputError("a communicator belongs to the process that made it", where="Communicator", hint=hint)
+
     def _demand_open(self) -> None:
+        self._demand_own()
         if self._closed:
             raise InputError("it is closed", where="Communicator", expected="calls before close()")

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optcc.errors import InputError
 from optcc.runtime.compiled.choice import path_asked, path_of
+from optcc.runtime.control.transports import demand_one_machine, this_machine
 from optcc.values.cluster import Cluster
 from optcc.values.cluster_json import cluster_in, cluster_out
 
@@ -89,13 +90,14 @@ def agreed(
     if given is None and transport == "verbs":
         given = _here(exchange)
     cluster = given or alike(world)
-    said = exchange([json.dumps(cluster_out(cluster)), list(dead)])
-    other = next((rank for rank, (text, _) in enumerate(said) if text != said[0][0]), None)
+    said = exchange([json.dumps(cluster_out(cluster)), list(dead), this_machine()])
+    demand_one_machine(transport, [machine for *_, machine in said], "transport")
+    other = next((rank for rank, (text, *_) in enumerate(said) if text != said[0][0]), None)
     if other is not None:
         raise InputError(
             f"rank {other} was given another one than rank 0", where="cluster", expected="the same on all ranks"
         )
-    for rank, (_, nics) in enumerate(said):
+    for rank, (_, nics, _) in enumerate(said):
         for nic in {nic.name for nic in cluster.servers[rank].nics} & {*nics}:
             cluster = cluster.degrade(f"{cluster.servers[rank].name}/{nic}")
     return cluster

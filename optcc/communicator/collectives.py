@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from optcc.communicator.buffers import Flat, fill, room_of, sign_of
+from optcc.communicator.buffers import Flat, fill, room_of, words_of
 from optcc.communicator.prepared import SMALL, Prepared
 from optcc.communicator.punctual import Punctuality
 from optcc.runtime.control.member import Member
@@ -80,13 +80,13 @@ class Together:
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
         """See Collectives."""
-        sign, nbytes = sign_of(call, source, reduction), source.nbytes
-        with self._member.turn():
+        words, nbytes = words_of(call, source, reduction) if call != "barrier" else "barrier()", source.nbytes
+        with self._member.turn(words):
             if nbytes <= SMALL:
                 room = room_of(nbytes)
                 own = np.zeros(room // source.itemsize, source.dtype)
                 own[: source.size] = source
-                self._run(self._prepared.call("all_reduce", room), own, reduction.fold, sign, linger=False)
+                self._run(self._prepared.call("all_reduce", room), own, reduction.fold, linger=False)
                 target[:] = own[: source.size]  # what was sent may have to be sent again, so `own` stays as it is
                 if reduction.mean:
                     divide(target, self._world)
@@ -94,16 +94,16 @@ class Together:
             prepared = self._prepared.call("all_reduce", nbytes)
             self.wrote = True
             fill(target, source)
-            self._prepared.took(nbytes, self._run(prepared, target, reduction.fold, sign))
+            self._prepared.took(nbytes, self._run(prepared, target, reduction.fold))
             if reduction.mean:
                 divide(target, self._world)
 
     def _run(
-        self, prepared: tuple[str, Program], buffer: Flat, op: Op, sign: int, *, linger: bool = True, parts: Any = None
+        self, prepared: tuple[str, Program], buffer: Flat, op: Op, *, linger: bool = True, parts: Any = None
     ) -> float:
         """`Member.run` of a collective in which every rank waits for all others; seconds that it took here."""
         start = time.monotonic()
-        self._member.run(*prepared, buffer, op, sign, linger=linger, parts=parts)
+        self._member.run(*prepared, buffer, op, linger=linger, parts=parts)
         seconds = time.monotonic() - start
         self._punctuality.took(seconds)
         return seconds
@@ -111,14 +111,15 @@ class Together:
     def broadcast(self, buffer: Flat, root: int) -> None:
         """See Collectives."""
         room = room_of(buffer.nbytes) if buffer.nbytes <= SMALL else 0
-        with self._member.turn():
+        words = words_of("broadcast", buffer, f"root {root}")
+        with self._member.turn(words):
             own = buffer
             if room:
                 own = np.zeros(room // buffer.itemsize, buffer.dtype)
                 own[: buffer.size] = buffer
             prepared = self._prepared.call("broadcast", room or buffer.nbytes, root)
             self.wrote = not room and self._rank != root
-            self._member.run(*prepared, own, Op.MAX, sign_of("broadcast", buffer, root), linger=not room)
+            self._member.run(*prepared, own, Op.MAX, linger=not room)
             if room and self._rank != root:
                 buffer[:] = own[: buffer.size]
 
@@ -126,13 +127,14 @@ class Together:
         """See Collectives."""
         size = source.size
         room = room_of(source.nbytes) if source.nbytes <= SMALL else 0
-        with self._member.turn():
+        words = words_of("all_gather", source)
+        with self._member.turn(words):
             prepared = self._prepared.call("all_gather", room or source.nbytes)
             step = room // source.itemsize or size
             own = np.empty(step * self._world, source.dtype) if room else target
             self.wrote = not room
             fill(own[self._rank * step :][:size], source)
-            self._run(prepared, own, Op.MAX, sign_of("all_gather", source), linger=not room)
+            self._run(prepared, own, Op.MAX, linger=not room)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]
 
@@ -140,13 +142,13 @@ class Together:
         """See Collectives."""
         size = target.size
         room = room_of(target.nbytes) if target.nbytes <= SMALL else target.nbytes
-        with self._member.turn():
+        words = words_of("reduce_scatter", source, reduction)
+        with self._member.turn(words):
             prepared = self._prepared.call("reduce_scatter", room)
             step = room // source.itemsize
             own = np.zeros((self._world, step), source.dtype)
             own[:, :size] = source.reshape(self._world, size)
-            sign = sign_of("reduce_scatter", target, reduction)
-            self._run(prepared, own.reshape(-1), reduction.fold, sign, linger=False)
+            self._run(prepared, own.reshape(-1), reduction.fold, linger=False)
             target[:] = own[self._rank, :size]
             if reduction.mean:
                 divide(target, self._world)
@@ -155,7 +157,8 @@ class Together:
         """See Collectives. It goes by the schedule of all_gather, of which each rank sends every other one its part."""
         size, part = source.size // self._world, source.nbytes // self._world
         room = room_of(part) if part <= SMALL else 0
-        with self._member.turn():
+        words = words_of("all_to_all", source)
+        with self._member.turn(words):
             prepared = self._prepared.call("all_gather", room or part)
             step = room // source.itemsize or size
             parts, own = source, target
@@ -166,6 +169,6 @@ class Together:
             self.wrote = not room
             mine = slice(self._rank * step, (self._rank + 1) * step)
             own[mine] = parts[mine]
-            self._run(prepared, own, Op.MAX, sign_of("all_to_all", source), linger=not room, parts=parts)
+            self._run(prepared, own, Op.MAX, linger=not room, parts=parts)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]

@@ -15,7 +15,7 @@ EVENTS = 1000
 
 
 class Events:
-    """Those of rank `rank`. `tell` : called with each, in whichever thread finds it."""
+    """Those of rank `rank`. `tell` : called with each, in whichever thread finds it; its exceptions are logged."""
 
     def __init__(self, rank: int, tell: Callable[[Note], None] | None) -> None:
         self._rank, self._tell = rank, tell
@@ -32,4 +32,7 @@ class Events:
             level = logging.WARNING if note.kind in ("nic down", "renewed") else logging.INFO
             log.log(level, "rank %d: %s %s %s %s %s", self._rank, note.kind, note.nic, note.far, note.cause, note.text)
             if self._tell:
-                self._tell(note)
+                try:
+                    self._tell(note)
+                except Exception:
+                    log.exception("rank %d: on_event failed with %s; the job goes on", self._rank, note.kind)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optcc.errors import InputError, OptccError
-from optcc.runtime.control.member import JOIN_S, Member
+from optcc.runtime.control.member import Member
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.router import Door
@@ -44,12 +44,17 @@ def left_of(member: Member) -> Regrouped:
 
 def part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
     """The ranks that give the same `color`, ordered by (key, rank). None where this one gives None."""
+    with member.turn("split()"):
+        return _part_by_color(member, color, key)
+
+
+def _part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
     said = member.exchange([color, key])
     ranks = [r for _, r in sorted((k, r) for r, (other, k) in enumerate(said) if other == color)]
     old, name = member.membership, f"{member.membership.job}/split {color}"
     overseer = None
     if color is not None and ranks[0] == member.rank and len(ranks) > 1:
-        overseer = Overseer(len(ranks), Door(name, old.secret.encode(), member.host, 0), JOIN_S).start()
+        overseer = Overseer(len(ranks), Door(name, old.secret.encode(), member.host, 0), member.timeout_s).start()
     address = member.exchange([member.host, overseer.address[1]] if overseer else None)[ranks[0]]
     if color is None:
         return None

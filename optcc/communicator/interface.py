@@ -22,14 +22,15 @@ from optcc.communicator.clusters import (
 from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.debug import speaker
 from optcc.communicator.events import Events
-from optcc.communicator.groups import ALONE, Regrouped, all_or_none, left_of, part_by_color, with_new
+from optcc.communicator.groups import ALONE, Exchange, Regrouped, all_or_none, left_of, part_by_color, with_new
 from optcc.communicator.handles import InOrder
-from optcc.communicator.options import CommunicatorOptions
+from optcc.communicator.options import CommunicatorOptions, as_arguments, number, seconds, whole
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
 from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
-from optcc.runtime.control.fault_injection import KINDS
-from optcc.runtime.control.member import JOIN_S, TIMEOUT_S, Member
+from optcc.runtime.control.connecting import TIMEOUT_S
+from optcc.runtime.control.fault_injection import demand_strike
+from optcc.runtime.control.member import JOIN_S, Member
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
@@ -73,15 +74,17 @@ class Communicator(Calls):
     ) -> None:
         if transport not in TRANSPORTS:
             raise InputError("no such transport", where="transport", expected=" or ".join(TRANSPORTS), got=transport)
-        found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
-        membership = found or ALONE
-        overseer = None
-        if membership.world > 1:
-            warm(path_of(path_asked(os.environ), transport, "cpu"), on_stderr)  # before the time to meet begins
-        if membership.rank == 0 and membership.world > 1:
-            overseer = Overseer.open(membership, interface, JOIN_S)
         costs = message_costs(cluster, transport)
         self._options = CommunicatorOptions(costs, timeout_s, reproducible, tune, on_event)
+        overseer = None
+        with as_arguments():
+            rank = None if rank is None else whole(rank, "rank")
+            world = None if world is None else whole(world, "world")
+            membership = find(os.environ, rendezvous=rendezvous, rank=rank, world=world) or ALONE
+            if membership.world > 1:
+                warm(path_of(path_asked(os.environ), transport, "cpu"), on_stderr)  # before the time to meet begins
+            if membership.rank == 0 and membership.world > 1:
+                overseer = Overseer.open(membership, interface, max(JOIN_S, timeout_s))
         self._join(membership, overseer, cluster)
 
     @classmethod
@@ -108,7 +111,7 @@ class Communicator(Calls):
         membership: Membership,
         overseer: Overseer | None,
         cluster: Given | None,
-        within_s: float = JOIN_S,
+        within_s: float | None = None,
         dead: Sequence[str] = (),
         lent: Arena | None = None,
     ) -> Communicator:
@@ -122,12 +125,16 @@ class Communicator(Calls):
         membership: Membership,
         overseer: Overseer | None,
         cluster: Given | None,
-        within_s: float = JOIN_S,
+        within_s: float | None = None,
         dead: Sequence[str] = (),
         lent: Arena | None = None,
     ) -> None:
-        """within_s : for all ranks to come; dead : NICs of this rank that are known not to work; lent : see `Member`"""
-        options, self._given = self._options, cluster is not None
+        """within_s : for all ranks to come, None: as for those that are started at the same time
+
+        dead : NICs of this rank that are known not to work; lent : see `Member`
+        """
+        options, self._given, self._process = self._options, cluster is not None, os.getpid()
+        within_s = max(JOIN_S, options.timeout_s) if within_s is None else within_s
         self.rank, self.world = membership.rank, membership.world
         self._events = Events(self.rank, options.on_event)
         self._in_order = InOrder(f"optcc calls of rank {self.rank}")
@@ -141,6 +148,7 @@ class Communicator(Calls):
             membership,
             transport=options.costs.transport,
             timeout_s=options.timeout_s,
+            join_s=within_s,
             overseer=overseer,
             on_renew=self._renew,
             on_notes=self._events.note,
@@ -153,7 +161,7 @@ class Communicator(Calls):
             self.cluster = agreed(
                 given,
                 self.world,
-                partial(self._member.exchange, within_s=max(within_s, options.timeout_s)),
+                partial(self._member.exchange, within_s=within_s),
                 transport=options.costs.transport,
                 dead=dead,
             )
@@ -171,6 +179,7 @@ class Communicator(Calls):
         """What this rank has noted, the latest 1000: kinds "nic down", "lost" (a wire), "fenced", "moved" (a flow),
         "renewed" (the plan, without the NICs in `text`). "late" is a rank that mostly comes last to calls, in `text`.
         Times are of this process's monotonic clock."""
+        self._demand_own()
         return self._events.all()
 
     def shrink(self) -> Communicator:
@@ -206,13 +215,15 @@ class Communicator(Calls):
         goes on as it was. InputError likewise for what cannot be, RankFailedError when one of these ranks fails.
         """
         self._demand_open()
+        world, within_s = whole(world, "world"), seconds(within_s, "within_s")
         if world <= self.world:
             raise InputError("not larger", where="world", expected=f"more than {self.world}", got=world)
         if cluster is None and self._given:
             expected = f"the cluster of all {world} ranks, as this communicator was given one"
             raise InputError("none", where="cluster", expected=expected)
         given = None if cluster is None else read_cluster(cluster, world)
-        place = find(os.environ, rendezvous=rendezvous, rank=self.rank, world=world)
+        with as_arguments():
+            place = find(os.environ, rendezvous=rendezvous, rank=self.rank, world=world)
         assert place
         return self._in_order.run(lambda: self._grow(place, given, interface, within_s), async_op=False)  # type: ignore[no-any-return]
 
@@ -222,22 +233,30 @@ class Communicator(Calls):
         None for a rank that gives None.
         """
         self._demand_open()
+        color, key = None if color is None else whole(color, "color"), whole(key, "key")
         if self.world == 1:
             return None if color is None else self._sub(Regrouped(ALONE, None, [0]))
         group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
         return self._sub(group) if group else None
 
-    def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
+    def strike(self, kind: str, nic: str, part: float = 0.5, *, amount: float = 0.0, far: str = "") -> None:
         """Inject a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
         `nic`, such as "server1/nic0". It strikes in the next operation, when the part `part` of its rank's transfers is
-        done. All ranks may call. Raises InputError for no such kind or NIC.
+        done. All ranks may call.
+
+        amount : seconds of a "flap" or a "pause"; the part of its rate that a "slow" NIC keeps
+        far : the NIC at the other end of a "path"
+
+        Raises InputError for no such kind or NIC, for what is missing, and for what this transport cannot be done to.
         """
+        self._demand_open()
+        part = number(part, "part", "0 to 1", lambda found: 0 <= found <= 1)
+        amount = number(amount, "amount", "0 or more", lambda found: found >= 0)
+        strike = Strike(kind, nic, part, amount, far)
         nics = {port.name: port.rank for port in ports_of(self.cluster)}
-        if kind not in KINDS or nic not in nics:
-            expected = f"{', '.join(KINDS)} at one of {', '.join([*nics][:8])}"
-            raise InputError("no such fault", where="strike", expected=expected, got=f"{kind} at {nic}")
+        demand_strike(strike, nics, self._options.costs.transport)
         if self.world > 1 and nics[nic] == self.rank:
-            self._member.strike(Strike(kind, nic, part))
+            self._member.strike(strike)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -261,6 +280,8 @@ class Communicator(Calls):
         if self._closed:
             return
         self._closed = True
+        if os.getpid() != self._process:
+            return  # this child's descriptors were closed as it was forked (`runtime.forks`); all else is its parent's
         if cause is None:
             self._in_order.settle()
         if self.world > 1:
@@ -278,7 +299,11 @@ class Communicator(Calls):
         self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics))])
 
     def _grow(self, place: Membership, given: Cluster | None, interface: str | None, within_s: float) -> Communicator:
-        exchange = self._member.exchange if self.world > 1 else lambda value: [value]
+        exchange: Exchange = lambda value: [value]  # noqa: E731
+        if self.world > 1:
+            exchange = self._member.exchange
+            with self._member.turn("grow()"):
+                pass
         group = with_new(place, exchange, interface, within_s)
         dead = dead_nics(self._prepared.cluster if self.world > 1 else self.cluster, self.rank)
         made, failed = None, None
@@ -295,6 +320,7 @@ class Communicator(Calls):
         if group.place.world == 1:
             return self._with(self._options, group.place, None, None)
         cluster = part_of(self._prepared.cluster, group.ranks)
-        made = self._with(self._options, group.place, group.overseer, cluster, lent=self._arena)
+        timeout_s = self._options.timeout_s  # for all that live, as in any call
+        made = self._with(self._options, group.place, group.overseer, cluster, timeout_s, lent=self._arena)
         made._given = self._given
         return made

@@ -2,5 +2,5 @@
 
 Imported by: cli, communicator, fault_run, runtime.measuring, torch_backend.
 Imports: machine, runtime.codec, runtime.compiled, runtime.devices, runtime.engine, runtime.errors, runtime.evidence,
-    runtime.flows, runtime.messages, runtime.verbs, runtime.wires, schedule.
+    runtime.flows, runtime.forks, runtime.messages, runtime.verbs, runtime.wires, schedule.
 """

@@ -33,6 +33,7 @@ from optcc.runtime.control.greeting import (
     seals,
 )
 from optcc.runtime.control.seals import Seal
+from optcc.runtime.forks import own
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,7 @@ class Admission:
         task = asyncio.current_task()
         assert task
         try:
-            reader, writer = await asyncio.open_connection(sock=sock)
+            reader, writer = await asyncio.open_connection(sock=own(sock))
         except BaseException:
             sock.close()
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import os
 import select
 import socket
@@ -16,6 +17,7 @@ from optcc.runtime.codec import Json, encode
 from optcc.runtime.control.clocks import Clock, measured
 from optcc.runtime.control.connecting import (
     RETRY_S,
+    TIMEOUT_S,
     Address,
     HubLostError,
     connect,
@@ -24,19 +26,22 @@ from optcc.runtime.control.connecting import (
     limit_waits,
     read_message,
 )
-from optcc.runtime.control.greeting import GREETING_S, Hello, nonce
+from optcc.runtime.control.greeting import Hello, nonce
 from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
-from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.errors import PeerLateError, RankFailedError, TransportError
+from optcc.runtime.forks import own
 from optcc.runtime.messages import (
     FRAME_LIMIT,
     PIECE,
     TO_RANK,
+    AskCall,
     AskTime,
     Broken,
     Command,
     FromRank,
     Halt,
     Halted,
+    HasCalled,
     Late,
     LostNics,
     Payload,
@@ -53,13 +58,10 @@ from optcc.runtime.messages import (
     SharedValues,
     Shrink,
     Time,
+    Told,
 )
 
 log = logging.getLogger(__name__)
-
-
-EXCHANGE_S = 60.0
-"""For all ranks to have given their value."""
 
 
 HANG_UP_S = 1.0
@@ -89,6 +91,10 @@ class Control:
         """This process's monotonic clock, held against the hub's; see `synchronize`."""
         self.operation: Callable[[], int] = lambda: 0
         """Which operation a rank that commands itself has begun last."""
+        self.patience_s = math.inf
+        """What all ranks together may take for an exchange; inf: the hub sees to that nobody waits for ever."""
+        self.on_ask: Callable[[int], None] = lambda operation: None
+        """Called with an operation when the hub asks what this rank has called as that."""
         self.halts = 0
         """So many Renew are still to come; such a rank may begin no other operation before."""
         self.regrouped: Regroup | None = None
@@ -103,19 +109,34 @@ class Control:
         self._pieces = bytearray()
 
     @classmethod
-    def join(cls, address: Address, *, job: str, secret: bytes, rank: int, world: int, within_s: float) -> Control:
+    def join(
+        cls,
+        address: Address,
+        *,
+        job: str,
+        secret: bytes,
+        rank: int,
+        world: int,
+        within_s: float,
+        limit_s: float = TIMEOUT_S,
+    ) -> Control:
         """Find the hub at `address` and be let in as `rank` of `world`; tries until `within_s` have passed.
+
+        limit_s : afterwards, what the hub may take for a message that it reads, or for the rest of one that it sends
 
         Raises RefusedError when the hub refuses or does not know the secret, HubLostError when none answers.
         """
         end = time.monotonic() + within_s
         while True:
             try:
-                connection = connect(address, min(GREETING_S, max(RETRY_S, end - time.monotonic())))
+                connection = connect(address, max(RETRY_S, end - time.monotonic()))
                 try:
-                    return cls(
+                    control = cls(
                         connection, rank, world, *introduce(connection, secret, Hello(job, rank, world, nonce()))
                     )
+                    with control._socket() as sock:
+                        limit_waits(sock, limit_s)
+                    return control
                 except BaseException:
                     connection.close()
                     raise
@@ -129,8 +150,8 @@ class Control:
     def inherited(cls, fd: int, rank: int, world: int) -> Control:
         """Over a socket of which the process that started this one has the other end (`Hub.attach`); says: here."""
         with socket.socket(fileno=fd) as sock:
-            limit_waits(sock)
-            control = cls(Connection(sock.detach()), rank, world)
+            limit_waits(sock, TIMEOUT_S)
+            control = cls(own(Connection(sock.detach())), rank, world)
         control._send(control.state())
         return control
 
@@ -147,8 +168,12 @@ class Control:
     @property
     def host(self) -> str:
         """This machine's address on the network that the hub is on."""
-        with socket.socket(fileno=os.dup(self.fileno())) as sock:
+        with self._socket() as sock:
             return str(sock.getsockname()[0])
+
+    def _socket(self) -> socket.socket:
+        """The same connection, as a socket that is to be closed."""
+        return socket.socket(fileno=os.dup(self.fileno()))
 
     def check(self) -> None:
         """Take in what has come meanwhile, without waiting: pings are answered, messages handed on, commands kept."""
@@ -173,7 +198,7 @@ class Control:
             if self._wait(left):
                 self.check()
 
-    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | Shrink) -> None:
+    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | HasCalled | Shrink | Told) -> None:
         """Send to the hub."""
         self._send(message)
 
@@ -183,7 +208,7 @@ class Control:
         A connection that is closed while something is unread is reset, and what was said last may be lost with it.
         """
         end = time.monotonic() + within_s
-        with socket.socket(fileno=os.dup(self._connection.fileno())) as sock, contextlib.suppress(OSError):
+        with self._socket() as sock, contextlib.suppress(OSError):
             sock.shutdown(socket.SHUT_WR)
             while (left := end - time.monotonic()) > 0 and self._wait(left) and sock.recv(1 << 16):
                 pass
@@ -192,13 +217,14 @@ class Control:
         """Send a message to rank `to` through the hub. It may be lost when that rank does not read for long."""
         self._send(Post(to, value))
 
-    def exchange(self, value: Json, within_s: float = EXCHANGE_S) -> list[Json]:
+    def exchange(self, value: Json) -> list[Json]:
         """The values that all ranks give here, by rank. All ranks call this equally often.
 
-        Raises HubLostError when they do not come together `within_s`.
+        Raises PeerLateError when they do not come together within `patience_s`.
         """
-        turn = self.offer(value)
-        self._until(lambda: turn in self._shared, within_s, f"the values of all ranks in exchange {turn}")
+        turn, within_s = self.offer(value), self.patience_s
+        if not self._until(lambda: turn in self._shared, within_s):
+            raise PeerLateError(None, f"what all ranks say in exchange {turn} has not come within {within_s:.3g} s")
         return self._shared.pop(turn)
 
     def offer(self, value: Json) -> int:
@@ -211,33 +237,35 @@ class Control:
         """The second half: the values of all ranks; None: `check` has not seen them yet."""
         return self._shared.pop(turn, None)
 
-    def synchronize(self, now: Callable[[], float] = time.monotonic, within_s: float = EXCHANGE_S) -> None:
-        """Measure `clock` anew, in a few round trips. Raises HubLostError when one takes longer than `within_s`."""
+    def synchronize(self, now: Callable[[], float] = time.monotonic) -> None:
+        """Measure `clock` anew, in a few round trips."""
 
         def ask() -> float:
             turn = self._asked = self._asked + 1
             self._send(AskTime(turn))
-            self._until(lambda: turn in self._times, within_s, "the time")
+            self._until(lambda: turn in self._times)
             return self._times.pop(turn)
 
         self.clock = measured(ask, now)
 
-    def payload(self, within_s: float) -> bytes:
+    def payload(self) -> bytes:
         """The next payload of bytes that the hub ships, whole and unharmed."""
-        self._until(lambda: bool(self._payloads), within_s, "a payload")
+        self._until(lambda: bool(self._payloads))
         return self._payloads.popleft()
 
-    def _until(self, done: Callable[[], bool], within_s: float, what: str) -> None:
+    def _until(self, done: Callable[[], bool], within_s: float = math.inf) -> bool:
+        """Whether that is so `within_s` seconds; inf: waits for as long as the hub is there."""
         end = time.monotonic() + within_s
         while not done():
             left = end - time.monotonic()
             if left <= 0:
-                raise HubLostError(f"the hub has not sent {what} within {within_s:.3g} s")
+                return False
             if self._wait(left):
                 self._take()
+        return True
 
     def _wait(self, timeout_s: float | None) -> bool:
-        return bool(select.select([self._connection], [], [], timeout_s)[0])
+        return bool(select.select([self._connection], [], [], None if timeout_s == math.inf else timeout_s)[0])
 
     def _send(self, message: FromRank) -> None:
         data = encode(message)
@@ -267,6 +295,8 @@ class Control:
             case Halt():
                 self.halts += 1
                 self._send(Halted(self.operation()))
+            case AskCall(operation):
+                self.on_ask(operation)
             case Regroup() as regrouped:
                 self.regrouped = regrouped
             case RankMessage(origin, value):

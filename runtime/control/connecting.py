@@ -10,6 +10,7 @@ from typing import Any
 from optcc.runtime.codec import MessageError, decode, encode
 from optcc.runtime.control.greeting import (
     GREETING_LIMIT,
+    GREETING_S,
     PROTOCOL,
     Challenge,
     Hello,
@@ -23,11 +24,13 @@ from optcc.runtime.control.greeting import (
 )
 from optcc.runtime.control.seals import Seal
 from optcc.runtime.errors import TransportError
+from optcc.runtime.forks import own
 
 Address = tuple[str, int]
 
-FRAME_S = 10.0
-"""For the hub to take a message, or to send the rest of one that it has begun."""
+TIMEOUT_S = 300.0
+"""What a process that lives may take, where its caller says nothing else: for an operation, which all others must have
+come to and finished by then; for taking a message, or sending the rest of one that it has begun."""
 SILENCE_S = 15
 """After so long without a sign from the other machine's kernel, a connection is taken to be lost."""
 RETRY_S = 0.1
@@ -49,17 +52,17 @@ def prepare(sock: socket.socket) -> None:
 
 
 def connect(address: Address, within_s: float) -> Connection:
-    """A connection to the hub. Raises OSError when none is there `within_s` seconds."""
-    with socket.create_connection(address, within_s) as sock:
+    """A connection to the hub, whose waits end after `within_s` seconds. OSError when none is there GREETING_S long."""
+    with socket.create_connection(address, min(GREETING_S, within_s)) as sock:
         sock.setblocking(True)
         prepare(sock)
-        limit_waits(sock)
-        return Connection(sock.detach())
+        limit_waits(sock, within_s)
+        return own(Connection(sock.detach()))
 
 
-def limit_waits(sock: socket.socket) -> None:
-    """Let the kernel end every read and write on it after FRAME_S."""
-    timeout = struct.pack("ll", int(FRAME_S), int(FRAME_S % 1 * 1e6))
+def limit_waits(sock: socket.socket, within_s: float) -> None:
+    """Let the kernel end every read and write on it after so many seconds."""
+    timeout = struct.pack("ll", int(within_s), int(within_s % 1 * 1e6))
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, timeout)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
 

@@ -40,6 +40,37 @@ KINDS: Mapping[str, str] = {
 LASTING = ("cut", "hole", "no data", "no acks", "fatal", "post", "retries", "receiver")
 """Kinds after which the NIC does not work again in this operation."""
 
+NETWORK = ("hole", "no data", "no acks", "flap", "slow")
+"""Kinds that are done to packets: to emulated NICs, or in the lab."""
+
+
+AMOUNTS: Mapping[str, tuple[str, float]] = {
+    "flap": ("seconds, more than 0", math.inf),
+    "pause": ("seconds, more than 0", math.inf),
+    "slow": ("the part of the rate that is left, more than 0, up to 1", 1.0),
+}
+"""Kinds of strikes that need an amount: in words, and the most."""
+
+
+def demand_strike(strike: Strike, nics: Mapping[str, int], transport: str) -> None:
+    """Raise InputError unless this fault can be had. `nics` : of all ranks, by name, with the rank of each."""
+    if not isinstance(strike.kind, str) or strike.kind not in KINDS or strike.nic not in nics:
+        expected = f"{', '.join(KINDS)} at one of {', '.join([*nics][:8])}"
+        raise InputError("no such fault", where="strike", expected=expected, got=f"{strike.kind} at {strike.nic}")
+    needs, most = AMOUNTS.get(strike.kind, ("", 0.0))
+    if needs and not 0 < strike.amount <= most:
+        raise InputError(f"a {strike.kind} needs it", where="amount", expected=needs, got=strike.amount)
+    if strike.kind == "path" and (strike.far not in nics or nics[strike.far] == nics[strike.nic]):
+        others = [nic for nic, rank in nics.items() if rank != nics[strike.nic]]
+        expected = f"the NIC at the other end, one of {', '.join(others[:8])}"
+        raise InputError("a path needs it", where="far", expected=expected, got=strike.far)
+    if transport == "verbs":
+        from optcc.runtime.verbs.faults import LAB
+
+        if strike.kind == "path" or (strike.kind in NETWORK and LAB not in os.environ):
+            expected = "a fault that queue pairs can have, such as cut"
+            raise InputError("not over verbs", where="strike", expected=expected, got=strike.kind)
+
 
 class FaultInjector:
     """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from optcc.runtime.control.seals import Seal
 from optcc.runtime.errors import TransportError
 
-PROTOCOL = 6
+PROTOCOL = 7
 """Changes with every change of what is said, here and in `messages`."""
 
 GREETING_LIMIT = 4096

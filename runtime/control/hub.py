@@ -8,13 +8,28 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from queue import Empty
 from typing import Any, Self
 
+from optcc.errors import InputError
 from optcc.runtime.control.connecting import Address
 from optcc.runtime.control.failure_detector import PING_S, FailureDetector
 from optcc.runtime.control.interface import listening_address
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.router import Door, Gone, Heard, Joined, Router
+from optcc.runtime.control.transports import demand_one_machine
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.messages import Broken, Command, FromRank, Ping, Pong, RankJournal, Reply, RunFailed, Saw, ToRank
+from optcc.runtime.messages import (
+    Broken,
+    Command,
+    FromRank,
+    Ping,
+    Pong,
+    RankJournal,
+    Reply,
+    RunFailed,
+    Saw,
+    Told,
+    ToRank,
+    TurnAway,
+)
 
 FAREWELL_S = 3.0
 """For ranks to report the verdict, or to leave after Quit, before they are left alone or killed."""
@@ -46,6 +61,7 @@ class Hub:
         self._present: set[int] = set()
         self._journals: dict[int, RankJournal] = {}
         self._saw: dict[int, str] = {}
+        self._told: dict[int, Told] = {}
 
     @classmethod
     def of(cls, membership: Membership, interface: str | None = None, **settings: Any) -> Hub:
@@ -87,6 +103,46 @@ class Hub:
             for rank, message in self._hear(left):
                 if isinstance(message, Gone | Broken):
                     raise self.failure(rank, message.cause if isinstance(message, Broken) else self._obituary(rank))
+
+    def agree(self, mine: Told, transport: str, within_s: float) -> None:
+        """All ranks that others have started were told the same as this process, on the same machine where the
+        transport needs that; after `gather`. InputError on all of them where it is otherwise."""
+        end = time.monotonic() + within_s
+        others = self._ranks[1:]
+        while (missing := [rank for rank in others if rank not in self._told]) and time.monotonic() < end:
+            for rank, message in self._hear(end - time.monotonic()):
+                if isinstance(message, Gone) and rank in missing:
+                    raise self.failure(rank, self._obituary(rank))
+        if missing:
+            raise TransportError(self.absence(missing, within_s))
+        try:
+            for rank in others:
+                told = self._told[rank]
+                if told.wrong:
+                    raise InputError(told.wrong, where=f"rank {rank}")
+                for name in {**mine.terms, **told.terms}:
+                    expected, got = mine.terms.get(name, "nothing"), told.terms.get(name, "nothing")
+                    if expected != got:
+                        what = f"rank {rank} was given something else than rank 0"
+                        raise InputError(what, where=name, expected=expected, got=got)
+            machines = [mine.machine, *(self._told[rank].machine for rank in others)]
+            demand_one_machine(transport, machines, "--transport")
+        except InputError as error:
+            self.refuse(error)
+            raise
+
+    def refuse(self, error: InputError, within_s: float = 0.0) -> None:
+        """The job is not run: tell the ranks that are there, or come within so many seconds, and let them go."""
+        end = time.monotonic() + within_s
+        while len(self._present) < len(self._ranks) - 1 and time.monotonic() < end:
+            for _ in self._hear(PING_S):
+                pass
+        got = None if error.got is None else str(error.got)
+        self.send(self._ranks, TurnAway(error.what, error.where, error.expected, got, error.hint))
+        end = time.monotonic() + FAREWELL_S
+        while self._present and time.monotonic() < end:
+            for _ in self._hear(PING_S):
+                pass
 
     def absence(self, missing: Collection[int], within_s: float) -> str:
         """For people: these ranks have not come."""
@@ -159,6 +215,8 @@ class Hub:
                 self._present.discard(rank)
             else:
                 self._present.add(rank)
+            if isinstance(message, Told):
+                self._told[rank] = message
             if isinstance(message, RankJournal):
                 self._journals[rank] = message
             if isinstance(message, Saw):  # before the verdict, of a rank that has come to it by itself

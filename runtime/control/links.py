@@ -78,11 +78,13 @@ class Links:
         sign: int,
         *,
         within_s: float,
+        asks: tuple[float, Callable[[], None]],
         linger: bool = True,
         parts: Any = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
+        asks : after so many seconds that is called, once
         linger : False: nobody writes to what is sent afterwards, so there is no need to wait until all has landed
         parts : as of `Engine`
         """
@@ -93,7 +95,7 @@ class Links:
         engine = self._engine_of(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
         if linger:
             self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
-        engine.run(_Deadline(time.monotonic() + within_s, engine, self._injector(flows)))
+        engine.run(_Deadline(within_s, engine, self._injector(flows), asks))
 
     def poll(self, until: float) -> None:
         """Between operations: one wait, no longer than `until`, and what peers ask."""
@@ -113,7 +115,7 @@ class Links:
 
     def _injector(self, flows: FlowTransport) -> FaultInjector | None:
         used = {nic.name for nic in self.layout.nics}
-        strikes, self._strikes = [strike for strike in self._strikes if strike.nic in used], []
+        strikes, self._strikes = [strike for strike in self._strikes if {strike.nic, strike.far} - {""} <= used], []
         if not strikes:
             return None
         return FaultInjector(
@@ -122,21 +124,33 @@ class Links:
 
 
 class _Deadline:
-    """Ends an operation that takes too long, and has a injector look on, if there is one."""
+    """Ends an operation that takes too long, asks before that, and has a injector look on, if there is one."""
 
-    def __init__(self, at: float, engine: Engine, injector: FaultInjector | None) -> None:
-        self._at, self._engine, self._injector, self._start = at, engine, injector, time.monotonic()
+    def __init__(
+        self,
+        within_s: float,
+        engine: Engine,
+        injector: FaultInjector | None,
+        asks: tuple[float, Callable[[], None]],
+    ) -> None:
+        self._within_s, self._engine, self._injector = within_s, engine, injector
+        (ask_s, self._ask), now = asks, time.monotonic()
+        self._ask_at, self._end = now + ask_s, now + within_s
 
     def look(self, done: float) -> None:
         if self._injector:
             self._injector.look(done)
-        if time.monotonic() > self._at:
-            took = self._at - self._start
-            why = f"not done within {took:.3g} s: {self._engine.waiting_for()}"
-            raise PeerLateError(self._engine.awaited or 0, why)
+        now = time.monotonic()
+        if now > self._ask_at:
+            self._ask_at = math.inf
+            self._ask()
+        if now > self._end:
+            why = f"not done within {self._within_s:.3g} s: {self._engine.waiting_for()}"
+            raise PeerLateError(self._engine.awaited, why)
 
     def due(self) -> float:
         return self._injector.due() if self._injector else math.inf
 
     def wake(self) -> float:
-        return min(self._at, self._injector.wake()) if self._injector else self._at
+        at = min(self._ask_at, self._end)
+        return min(at, self._injector.wake()) if self._injector else at

@@ -2,7 +2,7 @@
 
 Operations run in the thread that calls them. Between them a thread polls at intervals: peers may still have to ask what
 has landed, and the overseer whether this rank may change its plan. No two ranks need begin an operation at the same
-time; a peer that is ahead waits, for TIMEOUT_S at most.
+time; a peer that is ahead waits, for `timeout_s` at most, and asks before that whether the others call the same.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import select
 import threading
 import time
+import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,7 +22,7 @@ from optcc.errors import InputError
 from optcc.runtime.codec import Json
 from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
 from optcc.runtime.control.channel import Control
-from optcc.runtime.control.connecting import HubLostError
+from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
 from optcc.runtime.control.links import Links
 from optcc.runtime.control.member_failure import regroup, verdict
 from optcc.runtime.control.overseer import Overseer
@@ -29,17 +30,22 @@ from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import arena_for
 from optcc.runtime.devices.host import Op
 from optcc.runtime.engine.program import Program
-from optcc.runtime.errors import PeerLateError, RankFailedError
-from optcc.runtime.messages import Broken, LostNics, Note, Renew, Reply, Strike
+from optcc.runtime.errors import CallsDifferError, PeerLateError, RankFailedError
+from optcc.runtime.flows.ends import SIGNS
+from optcc.runtime.messages import CLOSE, Broken, HasCalled, LostNics, Note, Renew, Reply, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
 from optcc.schedule import Schedule
 
 JOIN_S = 120.0
-"""For all ranks to be started and to come."""
+"""For all ranks to be started and to come, or as long as an operation may take, if that is longer."""
 
-TIMEOUT_S = 300.0
-"""For an operation, from when this rank begins it: all others must have come to it and finished it by then."""
+ASK_S = 0.1
+"""A wait that is longer has all ranks tell the hub what they have called: it may be that this waits for nothing. What
+is slow for another reason costs a message for each rank and operation."""
+
+CALLS = 4096
+"""So many calls are remembered, for ranks that ask later: more than a rank may be ahead of another."""
 
 TICK_S = 0.02
 """Seconds between two polls of the wires while no operation runs. A peer's question waits this long for its answer,
@@ -51,6 +57,8 @@ class Member:
 
     All methods that wait raise RankFailedError, with the same text on all ranks, once a rank has failed.
 
+    timeout_s : for an operation, from when this rank begins it: all others must have come to it and finished it
+    join_s : for finding the hub; None: as for ranks that are started at the same time
     path : of chunks, as OPTCC_PATH asks for
     lent : an arena to share with another member of this process; None: one of its own, where the transport lends
     overseer : where this process has the ranks' hub: that of a job with rank 0
@@ -64,6 +72,7 @@ class Member:
         *,
         transport: str = "local",
         timeout_s: float = TIMEOUT_S,
+        join_s: float | None = None,
         on_renew: Callable[[list[str]], None] = lambda nics: None,
         on_notes: Callable[[list[Note]], None] = lambda notes: None,
         overseer: Overseer | None = None,
@@ -78,6 +87,8 @@ class Member:
         self._renewals: deque[Renew] = deque()  # each at its point: another rank may be past that of the first
         self._reported: set[str] = set()  # dead NICs
         self.operation = 0
+        self._called: dict[int, str] = {}  # the last CALLS operations, in words
+        self._asked = 0  # the hub wants to hear of operations up to this one
         self.failed: RankFailedError | None = None
         self.lent: Arena | None = None
         try:
@@ -88,7 +99,8 @@ class Member:
                 secret=membership.secret.encode(),
                 rank=self.rank,
                 world=self.world,
-                within_s=JOIN_S,
+                within_s=max(JOIN_S, timeout_s) if join_s is None else join_s,
+                limit_s=timeout_s,
             )
         except BaseException:
             if self.lent:
@@ -97,6 +109,8 @@ class Member:
                 self.overseer.leave()
             raise
         self._control.operation = lambda: self.operation
+        self._control.on_ask = self._answer
+        self._control.patience_s = timeout_s
         self._links = Links(self.rank, transport, self._control, self.path)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
@@ -105,8 +119,9 @@ class Member:
     # --- what all ranks do alike -------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
-    def turn(self) -> Iterator[None]:
-        """The next operation, and what prepares it. Plans change here, never inside."""
+    def turn(self, call: str) -> Iterator[None]:
+        """The next operation, and what prepares it. Plans change here, never inside. `call` : in words, on all ranks
+        the same."""
         with self._lock, self._guarded():
             while True:
                 if self._control.halts:
@@ -116,16 +131,32 @@ class Member:
                     self._on_renew(self._renewals.popleft().nics)
                 else:
                     break
-            self.operation += 1
+            self._begin(call)
             yield
+
+    def _begin(self, call: str) -> None:
+        self.operation += 1
+        self._called[self.operation] = call
+        self._called.pop(self.operation - CALLS, None)
+        if self.operation <= self._asked:
+            self._answer(self.operation)
+
+    def _answer(self, operation: int) -> None:
+        """Tell the hub what has been called as this operation, now or as soon as it is."""
+        self._asked = max(self._asked, operation)
+        call = self._called.get(operation)
+        if call is not None:
+            self._control.tell(HasCalled(operation, call))
 
     def exchange(self, value: Json, within_s: float | None = None) -> list[Json]:
         """The values that all ranks give here, by rank, while wires are served. Within a turn, or to begin or end.
 
         within_s : for all of them to come; None: as for an operation
+        Raises RankFailedError also where ranks exchange values for different calls.
         """
         with self._lock, self._guarded():
-            turn = self._control.offer(value)
+            here = [self.operation, self._called.get(self.operation, "")]
+            turn = self._control.offer([here, value])
             values: list[Json] = []
 
             def came() -> bool:
@@ -133,7 +164,10 @@ class Member:
                 return bool(values)
 
             self._until(came, f"what all ranks say in exchange {turn}", within_s)
-            return values
+            for rank, (there, _) in enumerate(values):
+                if there != here:
+                    raise CallsDifferError(rank)
+            return [said for _, said in values]
 
     @property
     def layout(self) -> Layout:
@@ -152,18 +186,18 @@ class Member:
     def _part(self) -> None:
         """Let go of the wires when nobody needs or looks at them any more: an end that closes is a loss."""
         self.exchange(None)
-        self._control.exchange(None, self.timeout_s)
+        self._control.exchange(None)
         self._links.close()
 
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule over the wires that are there."""
         self._links.learn(name, schedule, lanes)
 
-    def run(
-        self, name: str, program: Program, buffer: Any, op: Op, sign: int, *, linger: bool = True, parts: Any = None
-    ) -> None:
+    def run(self, name: str, program: Program, buffer: Any, op: Op, *, linger: bool = True, parts: Any = None) -> None:
         """The collective itself, as `Links.run`; within a turn."""
-        self._links.run(name, program, buffer, op, sign, within_s=self.timeout_s, linger=linger, parts=parts)
+        asks = ASK_S, lambda: self._answer(self.operation)
+        sign = zlib.crc32(self._called[self.operation].encode()) % SIGNS
+        self._links.run(name, program, buffer, op, sign, within_s=self.timeout_s, asks=asks, linger=linger, parts=parts)
         self._tell_notes()
 
     def strike(self, strike: Strike) -> None:
@@ -177,9 +211,12 @@ class Member:
         if self._stop.is_set():
             return
         with self._lock:
-            if self.failed is None and cause is None and self._links.up:
+            if self.failed is None and cause is None:
                 with contextlib.suppress(RankFailedError), self._guarded():
-                    self._part()
+                    self._begin(CLOSE)
+                    self._answer(self.operation)
+                    if self._links.up:
+                        self._part()
             self._stop.set()
             with contextlib.suppress(HubLostError, RankFailedError):
                 if self.failed is None:
@@ -199,7 +236,7 @@ class Member:
         with self._lock:
             if self.failed is None:
                 raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
-            return regroup(self._control, self.membership, self._look)
+            return regroup(self._control, self.membership, self._look, self.timeout_s)
 
     @property
     def host(self) -> str:
@@ -209,13 +246,18 @@ class Member:
     # --- waits -------------------------------------------------------------------------------------------------------
 
     def _until(self, done: Callable[[], bool], what: str, within_s: float | None = None) -> None:
-        within_s = within_s or self.timeout_s
-        end = time.monotonic() + within_s
+        within_s = self.timeout_s if within_s is None else within_s
+        start = time.monotonic()
+        end, ask_at = start + within_s, start + ASK_S
         while not done():
-            if time.monotonic() > end:
-                raise PeerLateError(0, f"{what} has not come within {within_s:.3g} s")
+            now = time.monotonic()
+            if now > end:
+                raise PeerLateError(None, f"{what} has not come within {within_s:.3g} s")
+            if now > ask_at:
+                ask_at = math.inf
+                self._answer(self.operation)
             try:
-                self._look(end)
+                self._look(min(end, ask_at))
             except RankFailedError as error:
                 if not done():
                     raise
@@ -262,7 +304,10 @@ class Member:
             raise
         except Exception as error:
             if not self.failed:
-                self.failed = verdict(error, self._control, self._links)
+                if isinstance(error, CallsDifferError):
+                    with contextlib.suppress(HubLostError):
+                        self._answer(self.operation - error.behind)
+                self.failed = verdict(error, self._control, self._links, self.timeout_s)
                 self._links.close()
             raise self.failed from (None if error is self.failed else error)
         except BaseException as error:  # Ctrl-C in the middle of something leaves the others in it

@@ -9,21 +9,20 @@ from collections.abc import Callable
 from optcc.errors import InputError, OptccError
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
+from optcc.runtime.control.failure_detector import GRACE_S
 from optcc.runtime.control.links import Links
-from optcc.runtime.control.overseer import REGROUP_S
 from optcc.runtime.control.rendezvous import Membership
-from optcc.runtime.errors import PeerLateError, PeerLostError, RankFailedError, shortage
+from optcc.runtime.errors import CallsDifferError, PeerLateError, PeerLostError, RankFailedError, shortage
 from optcc.runtime.messages import Broken, Late, Shrink
 
-VERDICT_S = 30.0
-"""For the overseer to say who failed: more than `failure_detector.GRACE_S`, and than the kernel takes to find a
-machine gone."""
+JUDGING_S = 10 * GRACE_S
+"""For a hub that lives to judge, on a machine that is busy."""
 
 HUB_GONE = "its process, which held the control channel, is gone"
 
 
-def verdict(error: Exception, control: Control, links: Links) -> RankFailedError:
-    """Who failed, as all ranks hear it: tells the overseer of `error` and waits for its word, VERDICT_S at most.
+def verdict(error: Exception, control: Control, links: Links, within_s: float) -> RankFailedError:
+    """Who failed, as all ranks hear it: tells the overseer of `error` and waits for its word, `within_s` at most.
 
     Serves flows meanwhile, as `worker._await_verdict` does.
     """
@@ -32,7 +31,9 @@ def verdict(error: Exception, control: Control, links: Links) -> RankFailedError
     try:
         if not isinstance(error, HubLostError):
             _accuse(error, control)
-            serve, end = isinstance(error, PeerLostError), time.monotonic() + VERDICT_S
+            cause = f"its process does not answer: it has not said who failed, within {within_s:.3g} s"
+            late = isinstance(error, PeerLateError)  # the time is over for rank 0, too, but for what judging takes
+            serve, end = isinstance(error, PeerLostError), time.monotonic() + JUDGING_S + (0 if late else within_s)
             while time.monotonic() < end:
                 try:
                     if serve and links.up:
@@ -45,40 +46,62 @@ def verdict(error: Exception, control: Control, links: Links) -> RankFailedError
                     raise
                 except Exception:  # these flows are of no use any more
                     serve = False
+            return RankFailedError(0, cause)
+    except RankFailedError as said:
+        return said
+    except HubLostError as lost:
+        error = lost
+    try:
+        control.check()  # what was said before it was lost counts
     except RankFailedError as said:
         return said
     except HubLostError:
         pass
-    return RankFailedError(0, HUB_GONE)
+    return RankFailedError(0, HUB_GONE if control.rank else f"its own control channel has ended: {error}")
 
 
 def _accuse(error: Exception, control: Control) -> None:
     if isinstance(error, PeerLateError):
-        control.tell(Late(error.peer, error.why))
+        control.tell(Late(error.blames, error.why))
+        return
+    if isinstance(error, CallsDifferError):  # all tell what they have called, which says more
+        control.tell(Late(error.peer, str(error)))
         return
     cause = str(error) if isinstance(error, OptccError) else shortage(error)
     blames = error.blames if isinstance(error, PeerLostError) else None
     control.tell(Broken(cause or f"{type(error).__name__}: {error}", blames))
 
 
-def regroup(control: Control, old: Membership, look: Callable[[float], None]) -> tuple[Membership, list[int]]:
+def regroup(
+    control: Control, old: Membership, look: Callable[[float], None], within_s: float
+) -> tuple[Membership, list[int]]:
     """After a rank has failed: this rank's place among those that go on, and their old numbers. All call this.
 
     look : one wait up to a time of the monotonic clock, and what has come by then
+    within_s : for all that live to say so, from when the first has
     Raises InputError where this rank is not among them, or nobody can bring them together.
     """
     hint = "Start the job again."
+    lost: HubLostError | None = None
     try:
-        control.tell(Shrink())
-        end = time.monotonic() + REGROUP_S + VERDICT_S
+        look(time.monotonic())  # the others may have gone on already
+        if control.regrouped is None:
+            control.tell(Shrink(within_s))
+        end = time.monotonic() + within_s + GRACE_S
         while control.regrouped is None and time.monotonic() < end:
             look(end)
     except HubLostError as error:
-        what = "the control channel is gone with rank 0's process, so nobody can bring the others together"
-        raise InputError(what, where="shrink", hint=hint) from error
+        lost = error
     regrouped = control.regrouped
-    if regrouped is None or old.rank not in regrouped.ranks:
-        raise InputError(f"rank {old.rank} is not among those that go on", where="shrink", hint=hint)
+    if regrouped is None:
+        what = f"rank 0 has not brought the others together within {within_s:.3g} s"
+        if lost:
+            what = "the control channel is gone with rank 0's process, so nobody can bring the others together"
+        raise InputError(what, where="shrink", hint=hint) from lost
     ranks = regrouped.ranks
+    if old.rank not in ranks:
+        gone_on = f"ranks {', '.join(map(str, ranks))} have gone on without it"
+        hint = "Start the job again, or have them call grow and come in as a new rank."
+        raise InputError(f"rank {old.rank} is not among those that go on: {gone_on}", where="shrink", hint=hint)
     address = (old.address[0], regrouped.port)
     return Membership(ranks.index(old.rank), len(ranks), address, f"{old.job}'", old.secret), ranks

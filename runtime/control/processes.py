@@ -18,10 +18,11 @@ from optcc.runtime.control.job import Job, digest_of
 from optcc.runtime.control.job_bytes import job_to_bytes
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.secret import SECRETS
+from optcc.runtime.control.transports import this_machine
 from optcc.runtime.devices import gpu_memory
 from optcc.runtime.devices.mps import mps_service, sharing_of
 from optcc.runtime.errors import TransportError, shortage
-from optcc.runtime.messages import Command, Enlist, Quit
+from optcc.runtime.messages import Command, Enlist, Quit, Told
 
 GATHER_S = 120.0
 """For ranks that are started elsewhere to come."""
@@ -104,6 +105,7 @@ class RankProcesses:
         self._hub = self._cleanup.enter_context(Hub.of(membership, self._interface, obituary=self._obituary))
         self._start_rank(0)
         self._hub.gather(GATHER_S)
+        self._hub.agree(Told(membership.terms, this_machine()), self._job.transport, GATHER_S)
         self.adopt(self._job)
 
     def _start_rank(self, rank: int) -> None:

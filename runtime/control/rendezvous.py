@@ -26,6 +26,8 @@ class Membership:
 
     The secret is empty only if the address is loopback and none was given. Then every process of this machine that
     knows the job's name could be a rank.
+
+    terms : what this process was told of the job, by name: all ranks compare it; wrong : why that cannot be
     """
 
     rank: int
@@ -33,6 +35,8 @@ class Membership:
     address: Address
     job: str
     secret: str = field(repr=False)
+    terms: Mapping[str, str] = field(default_factory=dict)
+    wrong: str = ""
 
 
 @dataclass(frozen=True)

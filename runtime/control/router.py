@@ -24,6 +24,7 @@ from optcc.runtime.control.admission import Admission
 from optcc.runtime.control.connecting import Address, prepare
 from optcc.runtime.control.framing import framed, read_frame
 from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
+from optcc.runtime.forks import own
 from optcc.runtime.messages import (
     FRAME_LIMIT,
     FROM_RANK,
@@ -99,6 +100,7 @@ class Router:
         if door:
             family = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)[0][0]
             self._listener = socket.create_server((door.host, door.port), family=family, backlog=QUEUE)
+            own(self._listener)
             self.address = self._listener.getsockname()[:2]
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="optcc hub", daemon=True)
@@ -121,7 +123,7 @@ class Router:
 
     def attach(self, rank: int) -> socket.socket:
         """The rank's end of a connection of its own, for its process to inherit. It has joined once it says a word."""
-        ours, theirs = socket.socketpair()
+        ours, theirs = map(own, socket.socketpair())
 
         async def start() -> None:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
@@ -246,6 +248,10 @@ class Router:
         line = self._lines.get(rank)
         if line and not line.writer.is_closing():
             line.writer.write(framed(line.seal.seal(data)))
+
+    def owing(self) -> set[int]:
+        """Ranks that have not given a value that others wait for in an exchange."""
+        return {rank for shares in list(self._shares.values()) for rank in range(self._ranks) if rank not in shares}
 
     async def _ship(self, rank: int, data: bytes) -> None:
         with contextlib.suppress(OSError):

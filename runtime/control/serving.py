@@ -9,11 +9,12 @@ import traceback
 from collections.abc import Callable
 from typing import NoReturn
 
-from optcc.errors import OptccError
+from optcc.errors import InputError, OptccError
 from optcc.runtime.compiled.choice import ChunkPath, warm
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.control.transports import this_machine
 from optcc.runtime.control.worker import Worker
 from optcc.runtime.errors import PeerLostError, RankFailedError, shortage
 from optcc.runtime.messages import (
@@ -25,6 +26,8 @@ from optcc.runtime.messages import (
     Quit,
     Reply,
     Saw,
+    Told,
+    TurnAway,
 )
 
 log = logging.getLogger(__name__)
@@ -36,7 +39,8 @@ JOIN_S = 60.0
 """To find a hub that may start later than this rank, and be let in."""
 
 
-def _serve(worker: Worker, control: Control) -> None:
+def _serve(worker: Worker, control: Control) -> InputError | None:
+    """Do what the hub says, up to the end: in order, or because the job is refused, and why."""
     while True:
         match worker.command():
             case Enlist() as enlisted:
@@ -50,7 +54,9 @@ def _serve(worker: Worker, control: Control) -> None:
             case Check():
                 control.tell(Reply(worker.check()))
             case Quit():
-                return
+                return None
+            case TurnAway(what, where, expected, got, hint):
+                return InputError(what, where=where, expected=expected, got=got, hint=hint)
 
 
 def _await_verdict(worker: Worker, control: Control, error: Exception) -> NoReturn:
@@ -88,7 +94,8 @@ def serve_rank(
     path : of chunks, by `path_of`: compiled code is made ready before anybody waits for this rank
     say : called with what has to be compiled first, and with why the run has failed: no parent speaks for this process
 
-    Raises RefusedError and HubLostError when the rank is not let in.
+    Raises RefusedError and HubLostError when the rank is not let in, InputError on all ranks where they were told
+    different things.
     """
     warm(path, say)
     control = Control.join(
@@ -99,6 +106,7 @@ def serve_rank(
         world=membership.world,
         within_s=within_s,
     )
+    control.tell(Told(membership.terms, this_machine(), membership.wrong))
     return _serve_until_the_end(control, say)
 
 
@@ -108,7 +116,10 @@ def serve_child(fd: int, rank: int, world: int) -> int:
         control = Control.inherited(fd, rank, world)
     except HubLostError:  # the parent is gone: nobody is left to tell
         return 1
-    return _serve_until_the_end(control, lambda text: None)
+    try:
+        return _serve_until_the_end(control, lambda text: None)
+    except InputError:  # the parent has found it
+        return 2
 
 
 def _serve_until_the_end(control: Control, say: Callable[[str], object]) -> int:
@@ -117,8 +128,9 @@ def _serve_until_the_end(control: Control, say: Callable[[str], object]) -> int:
         worker = Worker(control)
         try:
             try:
-                _serve(worker, control)
-                return 0
+                refused = _serve(worker, control)
+                if refused is None:
+                    return 0
             except (RankFailedError, HubLostError):
                 raise
             except Exception as error:
@@ -137,6 +149,8 @@ def _serve_until_the_end(control: Control, say: Callable[[str], object]) -> int:
                 control.hang_up()
         except HubLostError as error:
             say(str(error))
+        else:
+            raise refused
         finally:
             worker.close()
     return 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from optcc.errors import InputError
@@ -21,6 +22,25 @@ from optcc.schedule import Port
 
 TRANSPORTS = ("local", "verbs")
 """Emulated NICs between processes of one machine; RDMA devices."""
+
+
+def this_machine() -> str:
+    """Names this machine, as far as its processes can reach each other by Unix sockets: not into another container."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot} {os.stat('/proc/self/ns/net').st_ino}"
+
+
+def demand_one_machine(transport: str, machines: Sequence[str], where: str) -> None:
+    """Raise InputError when ranks of the local transport are not all where the first one is. `machines` : by rank."""
+    other = next((rank for rank, machine in enumerate(machines) if machine != machines[0]), None)
+    if transport == "local" and other is not None:
+        raise InputError(
+            "local is for one machine",
+            where=where,
+            expected="verbs for ranks on several machines, or in containers with networks of their own",
+            got=f"local, with rank {other} on another machine than rank 0",
+            hint="With verbs, NICs are called as their RDMA devices; `optcc doctor` lists them.",
+        )
 
 
 def arena_for(transport: str) -> Arena | None:
@@ -49,7 +69,16 @@ def open_wires(
     if isinstance(memory, CudaMemory):
         return CudaWires(memory, rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)
     if transport == "local":
-        return LocalWires(rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control, lent=lent)
+        return LocalWires(
+            rank,
+            layout.wires,
+            layout.flows,
+            rates,
+            exchange=control.exchange,
+            watch=control,
+            lent=lent,
+            within_s=control.patience_s,
+        )
     from optcc.runtime.verbs.wires import VerbsWires
 
     return VerbsWires(

@@ -41,9 +41,6 @@ from optcc.runtime.wires.lent import Arena
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
 
-PAYLOAD_S = 300.0
-"""For the job to arrive. It ends earlier when the hub does."""
-
 PUNCTUAL_S = 200e-6
 """A rank waits for the common start awake for so long: who sleeps wakes up a tenth of a millisecond late."""
 
@@ -68,7 +65,7 @@ class Worker:
     def adopt(self, enlisted: Enlist) -> None:
         """Take a job and connect to the other ranks, all at the same time."""
         self.close()
-        job = self._job = _load(enlisted, self._control.payload(PAYLOAD_S))
+        job = self._job = _load(enlisted, self._control.payload())
         self._reduction, dtype = reduction_of(job.op), dtype_of(job.dtype)
         self._op = self._reduction.fold
         count = job.nbytes // dtype.itemsize

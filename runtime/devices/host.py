@@ -52,6 +52,9 @@ class Reduction:
     fold: Op
     mean: bool = False
 
+    def __str__(self) -> str:
+        return "avg" if self.mean else self.fold
+
 
 _UFUNC = {Op.SUM: np.add, Op.PROD: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum}
 _BY_BITS = {Op.MIN: float_bits.minimum, Op.MAX: float_bits.maximum}
@@ -74,11 +77,11 @@ def dtype_of(name: str) -> np.dtype[Any]:
 
 
 @cache  # numpy takes microseconds for a name
-def name_of(dtype: np.dtype[Any]) -> str:
+def name_of(dtype: np.dtype[Any], where: str = "buffer") -> str:
     """The name of an element type; InputError for one that is not in DTYPES. ml_dtypes' bfloat16 counts as ours."""
     name = "bfloat16" if dtype == BFLOAT16 else dtype.name
     if name not in _TYPES or not dtype.isnative:
-        raise InputError("unknown dtype", where="buffer", expected=f"one of {', '.join(DTYPES)}", got=dtype.str)
+        raise InputError("unknown dtype", where=where, expected=f"one of {', '.join(DTYPES)}", got=dtype.str)
     return name
 
 
@@ -90,15 +93,18 @@ def op_of(name: str) -> Op:
         raise InputError("unknown operation", where="--op", expected=f"one of {', '.join(Op)}", got=name) from None
 
 
-def reduction_of(name: str) -> Reduction:
-    """The reduction called `name`: an Op, or avg, a sum that is divided by the number of ranks at the end."""
+def reduction_of(name: str, where: str = "--op") -> Reduction:
+    """The reduction called `name`: an Op, or avg, a sum that is divided by the number of ranks at the end.
+
+    Raises InputError for an unknown one. `where` : what its caller calls it
+    """
     if name == "avg":
         return Reduction(Op.SUM, mean=True)
     try:
         return Reduction(Op(name))
     except ValueError:
         expected = f"one of {', '.join(Op)}, avg"
-        raise InputError("unknown operation", where="--op", expected=expected, got=name) from None
+        raise InputError("unknown operation", where=where, expected=expected, got=name) from None
 
 
 def empty(count: int, dtype: np.dtype[Any]) -> Array:

@@ -157,7 +157,10 @@ def demand_alike(own: DeviceArray, landed: DeviceArray, out: DeviceArray, also: 
 
 
 def _host(array: Array, write: bool, where: str) -> Array:
-    dtype = dtype_of(name_of(array.dtype))
+    if isinstance(array, np.ma.MaskedArray):
+        hint = "Pass x.filled(value), or x.data where the mask does not matter."
+        raise InputError("a masked array, whose mask would be lost", where=where, expected="a plain array", hint=hint)
+    dtype = dtype_of(name_of(array.dtype, where))
     if not array.flags.c_contiguous:
         raise _strided(where, tuple(array.shape), tuple(array.strides))
     if write and not array.flags.writeable:

@@ -18,9 +18,13 @@ CHUNK_HEADER = Struct(f"<IIIIqqq{HEADER_BYTES - 40}x")
 CHUNK_MARK = 0x0C0FFEE5
 """Marks a slot that holds a chunk."""
 
-OPERATIONS = 1 << 20
+OPERATIONS = 1 << 16
 """The operation in a chunk's header: its number modulo a limit, and above it a sign of the call. Ranks that call
-different things notice by this sign."""
+different things notice by this sign. The limit is more than twice the chunks that a rank has slots for.
+So a rank that is ahead is told from one that is behind."""
+
+SIGNS = 1 << 16
+"""Signs are below this: the header has 32 bits for both."""
 
 CREDITS = 4
 """A window is given back in so many parts: less to do than slot by slot, and the sender need not wait."""

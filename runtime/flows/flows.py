@@ -112,7 +112,7 @@ class FlowTransport:
         """The next operation runs schedule `name`; this rank will receive these transfers.
 
         This rank has finished the one before. Others may not have, and may have begun this one already.
-        sign : of what is called, below 4096; other ranks' chunks must have the same
+        sign : of what is called, below SIGNS; other ranks' chunks must have the same
         """
         self._operation = (self._operation + 1) % OPERATIONS
         self._shares.begin(name)

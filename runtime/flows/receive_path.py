@@ -78,10 +78,8 @@ class ReceivePath:
     def _demand_later(self, operation: int, number: int) -> None:
         """Raises where a chunk's operation is over here, or is not the one that runs here by the same number."""
         ahead = (operation - self._operation) % OPERATIONS
-        if ahead == 0:
-            raise CallsDifferError(self._ins[number].peer, operation % OPERATIONS)
-        if ahead > OPERATIONS // 2:
-            raise TransportError(f"flow {number}: a chunk of operation {operation} in operation {self._operation}")
+        if ahead == 0 or ahead > OPERATIONS // 2:  # all that was awaited of an operation before has come
+            raise CallsDifferError(self._ins[number].peer, -ahead % OPERATIONS)
 
     def landed(self) -> list[Landing]:
         """Transfers that have become complete since this was asked, in order of time."""

@@ -2,5 +2,5 @@
 
 Imported by: communicator, fault_run, runtime.compiled, runtime.control, runtime.flows, runtime.measuring,
     runtime.protocol, runtime.verbs.
-Imports: runtime.devices, runtime.engine, runtime.errors, schedule.
+Imports: runtime.devices, runtime.engine, runtime.errors, runtime.forks, schedule.
 """

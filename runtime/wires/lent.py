@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.runtime.errors import TransportError
+from optcc.runtime.forks import own
 
 
 class Arena:
@@ -49,6 +50,7 @@ class Arena:
         self._limit, self._pid, self._users = _pages(limit), os.getpid(), 1
         self.fd = os.memfd_create("optcc-buffer")
         self._let_go = weakref.finalize(self, os.close, self.fd)
+        own(self, lambda arena: arena._let_go())
         self._map: mmap.mmap | None = None
         self.bytes = memoryview(b"")
         self._lock = threading.Lock()

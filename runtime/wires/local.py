@@ -20,6 +20,7 @@ from typing import Any, Self
 
 from optcc.runtime.engine.transport import Watch
 from optcc.runtime.errors import TransportError
+from optcc.runtime.forks import own
 from optcc.runtime.wires.contract import (
     Cause,
     Drained,
@@ -45,6 +46,7 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
 
     rates : by NIC; inf is as fast as the machine goes
     lent : the memory that others may read what is sent from; None: there is none
+    within_s : for all to connect; inf: until `watch` says that one will not
     """
 
     def __init__(
@@ -58,6 +60,7 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
         watch: Watch,
         clock: Callable[[], float] = time.monotonic,
         lent: Arena | None = None,
+        within_s: float = math.inf,
     ) -> None:
         self._lent = lent
         self._far_arenas = {}
@@ -84,6 +87,7 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
         self._bug = ""
         self._epoll = select.epoll()
         self._ends: dict[int, SendingEnd | ReceivingEnd] = {}  # by descriptor
+        own(self, LocalWires._let_go)
         try:
             connect_ends(
                 rank,
@@ -94,7 +98,8 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
                 self._borrow,
                 self._borrow_arena,
                 self._adopt,
-                clock,
+                watch,
+                within_s,
             )
             self._open_rings()
             self._epoll.register(watch.fileno(), select.EPOLLIN)
@@ -245,6 +250,18 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
         self._far_arenas.clear()
         self._lent = None
         self._epoll.close()
+
+    def _let_go(self) -> None:
+        """In a forked child: its copies of descriptors. What is shared stays as it is, and so do the ends there."""
+        if self._epoll.closed:
+            return
+        self._epoll.close()
+        for sock in [end.sock for end in self._ends.values()]:
+            sock.close()
+        for arena in self._far_arenas.values():
+            arena.close()
+        for slots in (self._slots, *self._far.values()):
+            slots.let_go()
 
     def _flush(self, out: SendingEnd) -> None:
         """Write what is unsent while there is room for its notifications."""

@@ -66,6 +66,10 @@ class LocalListener:
         for sock in (self._sock, *self._strangers.values()):
             sock.close()
 
+    def let_go(self) -> None:
+        """In a forked child: its copies of descriptors."""
+        self.__exit__()
+
     def hear(self, fd: int, awaited: Collection[int]) -> PeerConnection | None:
         """One descriptor can be read: who has shown the token, with one of the wires that are awaited; else None."""
         if fd == self._sock.fileno():

@@ -4,21 +4,23 @@ and the sender's buffer lent back.
 
 from __future__ import annotations
 
+import math
 import select
 import socket
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from optcc.runtime.errors import PeerLostError, TransportError
+from optcc.runtime.engine.transport import Watch
+from optcc.runtime.errors import PeerLateError, PeerLostError
+from optcc.runtime.forks import own
 from optcc.runtime.wires.contract import Wire
 from optcc.runtime.wires.local_ends import ReceivingEnd, SendingEnd
 from optcc.runtime.wires.local_lending import borrow_buffer, lend_buffer
 from optcc.runtime.wires.local_listener import LocalListener, connected
 from optcc.runtime.wires.slots import Slots
 
-CONNECT_S = 10.0
-"""For all connections of a rank to stand. They go to this machine, so only a peer that died makes it wait."""
 RETRY_S = 0.005
 """Before a listener whose queue was full is tried again."""
 
@@ -36,7 +38,8 @@ def connect_ends(
     borrow: Borrow,
     take_buffer: BorrowBuffer,
     adopt: Adopt,
-    clock: Callable[[], float],
+    watch: Watch,
+    within_s: float,
 ) -> None:
     """Give `adopt` every end of this rank's as soon as it stands; it is the one to close them.
 
@@ -46,24 +49,30 @@ def connect_ends(
     lent, borrow : this rank's slots; those of another rank, by the descriptor that it lends
     buffer, take_buffer : descriptor of the buffer that this rank sends from, None: none is lent; takes one of another
         rank's, which is its own from then on
-    Raises TransportError when ranks do not connect in time.
+    watch : what it raises ends the wait
+    Raises PeerLateError when ranks do not connect within `within_s`.
     """
     with select.epoll() as ready, LocalListener(ready) as listener:
+        own(listener, LocalListener.let_go)
         told = exchange([*listener.address, buffer is not None])
         leaving = _SendingEnds(rank, wires, listener, buffer, borrow, adopt)
         entering = _ReceivingEnds(rank, wires, told, lent, ready, take_buffer, adopt)
-        deadline = clock() + CONNECT_S
+        deadline = time.monotonic() + within_s
+        ready.register(watch.fileno(), select.EPOLLIN)
         while True:
             entering.connect()
             leaving.lend_buffer()
             missing = entering.missing | leaving.missing
             if not missing:
                 break
-            left = deadline - clock()
+            left = deadline - time.monotonic()
             if left <= 0:
-                raise TransportError(f"ranks {sorted(missing)} did not connect within {CONNECT_S:g} s")
-            for fd, _ in ready.poll(RETRY_S if entering.unconnected or leaving.owing else left):
-                if not entering.hear(fd):
+                raise PeerLateError(min(missing), f"ranks {sorted(missing)} did not connect within {within_s:.3g} s")
+            wait = RETRY_S if entering.unconnected or leaving.owing else left
+            for fd, _ in ready.poll(None if wait == math.inf else wait):
+                if fd == watch.fileno():
+                    watch.check()
+                elif not entering.hear(fd):
                     leaving.hear(fd)
         exchange(None)  # nobody writes before all are connected, nor closes its listener before
 

@@ -214,6 +214,10 @@ class Slots:
         """Whether the far end of a wire has closed: then its slots are no longer there for this wire."""
         return self._words[self._closed_at[wire]] != 0
 
+    def let_go(self) -> None:
+        """In a forked child: of the descriptor. What is mapped is, as in any process, until nobody looks at it."""
+        os.close(self.fd)
+
     def close(self) -> None:
         """Let go of the memory; it is gone when the last process has, and the last who looks at a slot."""
         for ring in self._rings:

@@ -1,0 +1,302 @@
+"""What a rank does as a process of its own, by name; tests/rank_jobs.py starts it and hands on what it says."""
+
+from __future__ import annotations
+
+import gc
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import optcc
+from optcc.runtime.control import channel, fault_injection
+from optcc.runtime.control.channel import Control
+from optcc.runtime.wires import local_meeting
+
+RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+LARGE, SMALL = 1_000_000, 10
+
+
+def say(**what: Any) -> None:
+    print(json.dumps({"rank": RANK, **what}), flush=True)
+
+
+def ones(count: int = LARGE, dtype: str = "float32") -> Any:
+    return np.ones(count, dtype)
+
+
+def outcome(call: Callable[[], Any], **more: Any) -> None:
+    """Say what a call has come to, and how long that took."""
+    start = time.monotonic()
+    try:
+        found = call()
+        value = float(np.ravel(found)[0]) if isinstance(found, np.ndarray) else None
+        say(value=value, seconds=time.monotonic() - start, **more)
+    except optcc.OptccError as error:
+        say(error=str(error), kind=type(error).__name__, seconds=time.monotonic() - start, **more)
+
+
+# --- calls that differ -----------------------------------------------------------------------------------------------
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "all_reduce(float32, 1000000, sum)": lambda c: c.all_reduce(ones()),
+    "all_reduce(float32, 1000000, avg)": lambda c: c.all_reduce(ones(), op="avg"),
+    "all_reduce(int32, 1000000, sum)": lambda c: c.all_reduce(ones(dtype="int32")),
+    "all_reduce(float32, 999999, sum)": lambda c: c.all_reduce(ones(LARGE - 1)),
+    "all_reduce(float32, 10, sum)": lambda c: c.all_reduce(ones(SMALL)),
+    "all_reduce(float32, 10, max)": lambda c: c.all_reduce(ones(SMALL), op="max"),
+    "all_reduce(float32, 11, sum)": lambda c: c.all_reduce(ones(SMALL + 1)),
+    "broadcast(float32, 1000000, root 0)": lambda c: c.broadcast(ones(), 0),
+    "broadcast(float32, 1000000, root 1)": lambda c: c.broadcast(ones(), 1),
+    "broadcast(float32, 1000000, root 2)": lambda c: c.broadcast(ones(), 2),
+    "broadcast(float32, 10, root 0)": lambda c: c.broadcast(ones(SMALL), 0),
+    "broadcast(float32, 10, root 2)": lambda c: c.broadcast(ones(SMALL), 2),
+    "all_gather(float32, 10)": lambda c: c.all_gather(ones(SMALL), ones(SMALL * WORLD)),
+    "all_gather(float32, 1000000)": lambda c: c.all_gather(ones(), ones(LARGE * WORLD)),
+    "reduce_scatter(float32, 12, sum)": lambda c: c.reduce_scatter(ones(12), ones(12 // WORLD)),
+    "all_to_all(float32, 12)": lambda c: c.all_to_all(ones(12), ones(12)),
+    "barrier()": lambda c: c.barrier(),
+    "split()": lambda c: c.split(0),
+    "grow()": lambda c: c.grow(WORLD + 1, "127.0.0.1:1", within_s=60),
+    "close()": lambda c: c.close(),
+}
+
+
+def differ(pairs: str) -> None:
+    """pairs : JSON; of each how many calls are made before, the call of all ranks but one, that one, and what it
+    calls. Each has a communicator of its own, from which one that nothing happens to keeps the others apart."""
+    whole = optcc.Communicator()
+    for warm, call, odd, other in json.loads(pairs):
+        comm = whole.split(0)
+        assert comm
+        for _ in range(warm):
+            comm.all_reduce(ones())
+            comm.barrier()
+        whole.barrier()
+        outcome(lambda: CALLS[other if odd == RANK else call](comm))  # noqa: B023 - called here
+        outcome(comm.barrier)  # one that was done already hears of it here
+        whole.barrier()
+        comm.close()
+    whole.close()
+
+
+def each(calls: str) -> None:
+    """Every rank calls its own of these."""
+    comm = optcc.Communicator()
+    comm.barrier()
+    outcome(lambda: CALLS[json.loads(calls)[RANK]](comm))
+    outcome(comm.barrier)
+
+
+# --- ranks that stop for a while -------------------------------------------------------------------------------------
+
+
+def stop(seconds: float) -> None:
+    """This whole process, as a debugger stops it."""
+    subprocess.Popen(["sh", "-c", f"sleep {seconds}; kill -CONT {os.getpid()}"])
+    start = time.monotonic()
+    os.kill(os.getpid(), signal.SIGSTOP)
+    say(stopped=time.monotonic() - start)
+
+
+def once(place: Any, name: str, what: Callable[[], object]) -> None:
+    """Do that when this function is called first."""
+    was = getattr(place, name)
+
+    def first(*args: Any, **options: Any) -> Any:
+        setattr(place, name, was)
+        what()
+        return was(*args, **options)
+
+    setattr(place, name, first)
+
+
+def stopped(place: str, seconds: str) -> None:
+    """Rank 1 stops at a place for that long; whatever is called is the same on all ranks."""
+
+    def stops() -> None:
+        stop(float(seconds))
+
+    mine = RANK == 1
+    if mine and place == "greeting":
+        once(channel, "introduce", stops)
+    comm = optcc.Communicator()
+    if mine and place == "exchange":
+        once(Control, "offer", stops)
+    if mine and place == "wires":
+        once(local_meeting._SendingEnds, "__init__", stops)
+    if mine and place == "first call":
+        stops()
+    outcome(lambda: comm.all_reduce(ones()))
+    if place == "call":
+        fault_injection.time.sleep = stop  # type: ignore[assignment]
+        comm.strike("pause", "server1/nic0", 0.5, amount=float(seconds))
+        outcome(lambda: comm.all_reduce(ones()))
+    if place == "split":
+        if mine:
+            once(Control, "offer", stops)
+        part = comm.split(RANK % 2)
+        assert part
+        outcome(lambda: part.all_reduce(ones()))
+    if place == "shrink":
+        comm.barrier()
+        if RANK == WORLD - 1:
+            os._exit(1)
+        outcome(lambda: comm.all_reduce(ones()))
+        if mine:
+            stops()
+        left = comm.shrink()
+        outcome(lambda: left.all_reduce(ones()))
+        left.close()
+    comm.close()
+
+
+def beyond(who: str, within_s: str) -> None:
+    """A rank stops for longer than any may take."""
+    comm = optcc.Communicator()
+    comm.all_reduce(ones())
+    outcome(comm.barrier)
+    comm._member.timeout_s = float(within_s)  # from now on: planning takes its time on a busy machine
+    if int(who) == RANK:
+        subprocess.Popen(["sh", "-c", f"sleep {10 * float(within_s)}; kill -KILL {os.getpid()}"])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    outcome(lambda: comm.all_reduce(ones()))
+
+
+# --- ranks that leave ------------------------------------------------------------------------------------------------
+
+
+def left(how: str, warm: str, call: str) -> None:
+    """Rank 1 leaves, the others call; for that they come, early or late."""
+    comm = optcc.Communicator()
+    if warm == "warm":
+        comm.all_reduce(ones())
+        outcome(comm.barrier)  # who is still in it when another one is told may be told here
+    if RANK != 1:
+        outcome(lambda: CALLS[call](comm))
+        comm.close()
+    elif how == "close":
+        comm.close()
+        sys.stdin.read()  # it lives on
+    elif how == "exit":
+        sys.exit(3)
+    else:
+        with comm:
+            sys.exit("enough") if how == "with, exit" else _raises()
+
+
+def _raises() -> None:
+    raise ValueError("boom")
+
+
+def late_to_shrink(within_s: str) -> None:
+    """Rank 2 comes to shrink when the others have not waited any longer."""
+    comm = optcc.Communicator()
+    comm.all_reduce(ones())
+    comm._member.timeout_s = float(within_s)
+    if RANK == WORLD - 1:
+        os._exit(1)
+    if RANK == 2:
+        time.sleep(4 * float(within_s))
+    outcome(comm.barrier)
+    try:
+        comm = comm.shrink()
+        outcome(lambda: comm.all_reduce(ones()), world=comm.world)
+        sys.stdin.read()
+    except optcc.InputError as error:
+        say(error=str(error), kind="InputError")
+
+
+# --- forked children -------------------------------------------------------------------------------------------------
+
+
+def child(work: Callable[[], object]) -> None:
+    """In a process that is forked from this one; waits for it."""
+    pid = os.fork()
+    if pid == 0:
+        work()
+        os._exit(0)
+    os.waitpid(pid, 0)
+
+
+def _every_use(comm: Any) -> None:
+    """By a child. Says which uses were refused."""
+    uses = {
+        **{name: call for name, call in CALLS.items() if name != "close()"},
+        "shrink": lambda c: c.shrink(),
+        "strike": lambda c: c.strike("cut", "server1/nic0"),
+        "events": lambda c: c.events(),
+        "empty": lambda c: c.empty(10, "float32"),
+    }
+    refused = []
+    for name, use in uses.items():
+        try:
+            use(comm)
+        except optcc.InputError as error:
+            if "belongs to the process that made it" in str(error):
+                refused.append(name)
+    say(child=refused == list(uses))
+
+
+def forked(what: str) -> None:
+    """A child of every rank does something; then all ranks go on."""
+    comm = optcc.Communicator("uniform:servers=3,nics=2,rate=100Gb/s")
+    arrays = comm.empty(LARGE, "float32")
+    comm.all_reduce(arrays)
+    if what == "use":
+        child(lambda: _every_use(comm))
+    if what == "close":
+        child(comm.close)
+    if what == "with":
+        child(lambda: comm.__exit__(None, None, None))
+    if what == "abort":
+        child(lambda: comm.abort("in a child"))
+    if what == "exit":
+        pid = os.fork()
+        if pid == 0:
+            sys.exit()  # with all that Python does at the end of a process
+        os.waitpid(pid, 0)
+    if what == "pool":
+        context = multiprocessing.get_context("fork")
+        with context.Pool(2) as pool:
+            assert pool.map(abs, [-1, 2]) == [1, 2]
+            arrays[:] = 1
+            comm.all_reduce(arrays)
+    if what == "collect":
+
+        def drop() -> None:
+            for each in list(vars(comm)):
+                delattr(comm, each)
+            gc.collect()
+
+        child(drop)
+    arrays[:] = 1
+    outcome(lambda: comm.all_reduce(arrays))
+    outcome(lambda: comm.all_reduce(ones(SMALL)))
+    comm.close()
+    say(closed=True)
+
+
+def outlived(mourned: str) -> None:
+    """A rank is killed whose child lives on."""
+    comm = optcc.Communicator()
+    comm.all_reduce(ones())
+    comm.barrier()
+    if int(mourned) == RANK:
+        if os.fork() == 0:
+            os.close(1)
+            sys.stdin.read()
+            os._exit(0)
+        os.kill(os.getpid(), signal.SIGKILL)
+    outcome(comm.barrier)
+
+
+if __name__ == "__main__":
+    globals()[sys.argv[1]](*sys.argv[2:])

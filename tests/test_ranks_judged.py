@@ -1,0 +1,178 @@
+"""What ranks are told of each other, in processes of their own: who calls what, is late, has left, or was forked."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.rank_jobs import job
+
+AT_ONCE_S = 100
+"""Of the 300 that a rank may take: far more than the machine needs, far less than anybody waits for a limit."""
+
+HUB_GONE = "rank 0 failed: its process, which held the control channel, is gone"
+
+SUM, SMALL, BARRIER = "all_reduce(float32, 1000000, sum)", "all_reduce(float32, 10, sum)", "barrier()"
+
+PAIRS = [  # what all ranks but one call, and what that one does
+    (SUM, SMALL),
+    (SUM, "broadcast(float32, 1000000, root 0)"),
+    (SUM, BARRIER),
+    ("broadcast(float32, 10, root 0)", "broadcast(float32, 10, root 2)"),
+    (SUM, "split()"),
+    (SMALL, "all_reduce(float32, 11, sum)"),
+    (SMALL, "close()"),
+    (BARRIER, "split()"),
+    (SUM, "all_reduce(float32, 999999, sum)"),
+    (SUM, "all_reduce(int32, 1000000, sum)"),
+    (SUM, "all_reduce(float32, 1000000, avg)"),
+    (SMALL, "all_reduce(float32, 10, max)"),
+    (SMALL, SUM),
+    (BARRIER, SUM),
+    ("broadcast(float32, 1000000, root 0)", "broadcast(float32, 1000000, root 1)"),
+    ("broadcast(float32, 10, root 0)", SUM),
+    ("broadcast(float32, 10, root 2)", SMALL),
+    ("all_gather(float32, 10)", "all_gather(float32, 1000000)"),
+    ("all_gather(float32, 10)", "reduce_scatter(float32, 12, sum)"),
+    ("reduce_scatter(float32, 12, sum)", "all_to_all(float32, 12)"),
+    ("all_to_all(float32, 12)", BARRIER),
+    ("all_gather(float32, 1000000)", SUM),
+    ("split()", SUM),
+    ("split()", "grow()"),
+    ("grow()", SMALL),
+    (SUM, "close()"),
+]
+
+
+def one_error(said: list[list[dict[str, Any]]], but: int | None = None) -> str:
+    """What all ranks were told first, at once."""
+    told = [next(line for line in lines if "error" in line) for rank, lines in enumerate(said) if rank != but]
+    assert all(line["kind"] == "RankFailedError" for line in told), told
+    assert all(line["seconds"] < AT_ONCE_S for line in told), told
+    texts = {line["error"] for line in told}
+    assert len(texts) == 1, texts
+    return str(texts.pop())
+
+
+# --- calls that differ -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [3, pytest.param(4, marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "pairs", [PAIRS[:8:2], pytest.param(PAIRS, marks=pytest.mark.long)], ids=["some", "all"]
+)  # fmt: skip
+def test_calls_that_differ_are_the_same_error_on_all_ranks_in_words(world: int, pairs: list[tuple[str, str]]) -> None:
+    cases = [(case % 2, call, (case + case // 3) % world, other) for case, (call, other) in enumerate(pairs)]
+    found = job(world, "differ", json.dumps(cases))
+    for case, (_, call, odd, other) in enumerate(cases):
+        # A rank whose call needs nobody's word, a root's, may be done with it: its next call says the same.
+        firsts = [next(line for line in lines[2 * case :] if "error" in line) for lines in found]
+        told = {line["error"] for rank, line in enumerate(firsts) if other != "close()" or rank != odd}
+        assert len(told) == 1, (call, odd, other, firsts)
+        assert all(line["seconds"] < AT_ONCE_S for line in firsts)
+        words = told.pop()
+        if other == "close()":
+            assert words == f"rank {odd} has closed its communicator"
+        else:
+            differs = f"rank {odd} failed: called something else than the others: rank {odd}: {other}; rank "
+            assert words in [f"{differs}{rank}: {call}" for rank in range(world) if rank != odd]
+
+
+def test_as_many_calls_as_ranks_are_all_told() -> None:
+    calls = [f"broadcast(float32, 1000000, root {rank})" for rank in range(3)]
+    said = one_error(job(3, "each", json.dumps(calls)))
+    told = "; ".join(f"rank {rank}: {calls[rank]}" for rank in (2, 1, 0))
+    assert said == f"rank 2 failed: called something else than the others: {told}"
+
+
+# --- ranks that are late ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("place", "world", "value"),
+    [
+        ("greeting", 3, 3.0),
+        ("exchange", 3, 3.0),
+        ("wires", 4, 4.0),
+        ("first call", 3, 3.0),
+        ("call", 3, 3.0),
+        ("split", 4, 2.0),
+        ("shrink", 4, 3.0),
+    ],
+)
+def test_a_rank_that_is_stopped_for_a_while_is_awaited(place: str, world: int, value: float) -> None:
+    """Longer than any constant that there has been, but for the limit, which is 300 s."""
+    said = job(world, "stopped", place, 20)
+    assert [line["stopped"] > 15 for line in said[1] if "stopped" in line] == [True]
+    for lines in said[:-1] if place == "shrink" else said:
+        assert lines[-1].get("value") == value, lines
+
+
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=pytest.mark.long)])
+def test_a_rank_that_stops_for_longer_than_the_limit_is_named(who: int) -> None:
+    said = one_error(job(4, "beyond", who, 4), but=who)
+    late = "rank 1 failed: no sign of life; elsewhere: "
+    silent = "rank 0 failed: its process does not answer: it has not said who failed, within 4 s"
+    assert said.startswith(silent if who == 0 else late)
+
+
+def test_who_comes_too_late_to_shrink_is_told_who_has_gone_on() -> None:
+    said = job(4, "late_to_shrink", 5)
+    for lines in said[:2]:
+        assert lines[-1]["world"] == 2, lines
+        assert lines[-1]["value"] == 2.0
+    assert said[2][-1]["error"].startswith(
+        "shrink: rank 2 is not among those that go on: ranks 0, 1 have gone on without it."
+    )
+
+
+# --- ranks that leave ------------------------------------------------------------------------------------------------
+
+LEFT = [
+    ("close", "cold", SUM, "rank 1 has closed its communicator"),
+    ("close", "warm", BARRIER, "rank 1 has closed its communicator"),
+    ("close", "warm", SUM, "rank 1 has closed its communicator"),
+    ("close", "cold", "split()", "rank 1 has closed its communicator"),
+    ("with, exit", "warm", "split()", "rank 1 failed: left: SystemExit: enough"),
+    ("with, exit", "cold", SUM, "rank 1 failed: left: SystemExit: enough"),
+    ("with, exception", "warm", BARRIER, "rank 1 failed: left: ValueError: boom"),
+    ("exit", "cold", BARRIER, "rank 1 failed: its process has ended, or its connection was cut"),
+    ("exit", "warm", SUM, "rank 1 failed: its process has ended, or its connection was cut"),
+]
+
+
+@pytest.mark.parametrize(
+    ("how", "warm", "call", "words"), [*LEFT[:2], *(pytest.param(*each, marks=pytest.mark.long) for each in LEFT[2:])]
+)
+def test_a_rank_that_leaves_is_told_to_all_others_at_once(how: str, warm: str, call: str, words: str) -> None:
+    assert one_error(job(3, "left", how, warm, call), but=1) == words
+
+
+@pytest.mark.long
+def test_a_rank_that_leaves_is_told_to_three_others() -> None:
+    assert one_error(job(4, "left", *LEFT[0][:3]), but=1) == LEFT[0][3]
+
+
+# --- forked children -------------------------------------------------------------------------------------------------
+
+FORKED = ["use", "close", "exit", "pool", "with", "abort", "collect"]
+
+
+@pytest.mark.parametrize("what", [*FORKED[:2], *(pytest.param(each, marks=pytest.mark.long) for each in FORKED[2:])])
+def test_a_forked_child_touches_nothing_of_its_parents(what: str) -> None:
+    said = job(3, "forked", what)
+    for rank, lines in enumerate(said):
+        if what == "use":
+            assert lines.pop(0) == {"rank": rank, "child": True}
+        *values, end = lines
+        assert [line.get("value") for line in values] == [3.0, 3.0], lines
+        assert end == {"rank": rank, "closed": True}
+
+
+@pytest.mark.parametrize("killed", [1, pytest.param(0, marks=pytest.mark.long)])
+def test_a_killed_rank_is_gone_although_its_child_lives(killed: int) -> None:
+    said = one_error(job(3, "outlived", killed), but=killed)
+    assert said == (HUB_GONE if killed == 0 else "rank 1 failed: its process has ended, or its connection was cut")
