@@ -123,7 +123,7 @@ def run(
 
     taken = path_of(chunk_path, transport, device, dtype)
     membership = membership_of(rendezvous, rank, world, taken)
-    warm(taken, lambda text: click.echo(f"note: {text}", err=True))
+    warm(taken)
     place = (transport, device, membership, interface, chunk_path)
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)

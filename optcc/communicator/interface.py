@@ -27,7 +27,7 @@ from optcc.communicator.handles import InOrder
 from optcc.communicator.options import CommunicatorOptions
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
-from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
+from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.fault_injection import KINDS
 from optcc.runtime.control.member import JOIN_S, TIMEOUT_S, Member
 from optcc.runtime.control.overseer import Overseer
@@ -77,7 +77,7 @@ class Communicator(Calls):
         membership = found or ALONE
         overseer = None
         if membership.world > 1:
-            warm(path_of(path_asked(os.environ), transport, "cpu"), on_stderr)  # before the time to meet begins
+            warm(path_of(path_asked(os.environ), transport, "cpu"))  # before the time to meet begins
         if membership.rank == 0 and membership.world > 1:
             overseer = Overseer.open(membership, interface, JOIN_S)
         costs = message_costs(cluster, transport)
@@ -130,7 +130,7 @@ class Communicator(Calls):
         options, self._given = self._options, cluster is not None
         self.rank, self.world = membership.rank, membership.world
         self._events = Events(self.rank, options.on_event)
-        self._in_order = InOrder(f"optcc calls of rank {self.rank}")
+        self._in_order = InOrder(f"optcc calls of rank {self.rank}", options.timeout_s)
         self._closed = False
         if self.world == 1:
             self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)

@@ -12,7 +12,7 @@ from typing import Self
 
 from optcc.errors import InputError
 from optcc.runtime.codec import typed
-from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
+from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.descriptors import check_descriptors
 from optcc.runtime.control.failure_detector import PING_S
 from optcc.runtime.control.job import Job, check_memory
@@ -111,7 +111,7 @@ class Session:
         self._here = range(job.ranks) if membership is None else range(1)  # ranks of this machine, as far as is known
         self._check_room(job)
         check_device(job.device)
-        warm(path_of(job.path, job.transport, job.device, job.dtype), on_stderr)  # once, not on every rank
+        warm(path_of(job.path, job.transport, job.device, job.dtype))  # once, not on every rank
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
             check_devices(job.transport, here)
