@@ -33,7 +33,7 @@ def said(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
         for rank in range(world)
     ]
     try:
-        return [json.loads(process.communicate(timeout=400)[0]) for process in started]
+        return [json.loads(process.communicate(timeout=200)[0]) for process in started]
     finally:
         for process in started:
             process.kill()

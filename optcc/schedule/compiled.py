@@ -187,6 +187,7 @@ def make_ready() -> None:
     """Compile all of this, or load what was compiled before: ranks call it before anybody waits for them."""
     ints, table, may = np.zeros(1, np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.bool_)
     with KERNELS.together():
+        assigned(table)
         exchanged(may, may, 0, 1, 0, 1, 1, *(table.copy() for _ in range(5)))
         ptr, none = grouped_by(ints[:0], 1)
         waited_for_before(ints, ints, ints, may[0], ptr, none, 1)
