@@ -1,4 +1,4 @@
-"""Operations run in the order of calls, what a callback calls comes right after its operation, and no wait is for ever."""
+"""Operations run in the order of calls, and what a callback calls right after its operation; no wait is for ever."""
 
 from __future__ import annotations
 

@@ -246,6 +246,8 @@ COMMANDS = (
 READ_ONLY = """
 mount --bind "$1" "$1" && mount -t tmpfs tmpfs /dev/shm && mount -o remount,bind,ro / && cd "$1" && shift && exec "$@"
 """
+
+
 def _read_only(work: Path) -> list[str]:
     """What makes a command run where only `work` and /dev/shm can be written; as nobody, where that one can run it."""
     space = ["unshare", "--mount", *([] if os.geteuid() == 0 else ["--map-root-user"])]
@@ -265,9 +267,7 @@ def test_every_command_works_where_nothing_can_be_written(tmp_path: Path) -> Non
     work.mkdir()
     work.chmod(0o777)
     bare = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-    script = "\n".join(
-        f"{sys.executable} -m optcc {' '.join(command)} || exit 1" for command in COMMANDS
-    )
+    script = "\n".join(f"{sys.executable} -m optcc {' '.join(command)} || exit 1" for command in COMMANDS)
     script += f"\n{sys.executable} -c 'import optcc; optcc.plan(optcc.Cluster.uniform(servers=3, rate=10**9), 4096)'"
     confined = _read_only(work)
     if not confined:

@@ -23,7 +23,7 @@ import optcc.pytorch
 
 
 def nested(depth: int, others: int) -> list[float]:
-    """Sums of sums ... of the ranks (Gloo, with two threads, has them of depth 1), and of what is under way meanwhile."""
+    """Sums of sums ... of the ranks, and of what is under way meanwhile. Gloo has two threads, and depth 1."""
     rank = float(dist.get_rank())
     x = torch.full((4,), rank)
 

@@ -39,7 +39,7 @@ class Handle:
         return self.future.done()
 
 
-class Outcome(Future[Any]):
+class CallOutcome(Future[Any]):
     """Of one operation. Its callbacks may call and wait: the thread that runs operations does not run them.
 
     within_s : seconds until it is there at the latest; step_aside : called before a thread waits for it
@@ -124,10 +124,10 @@ class InOrder:
             self._worker.shutdown()
         self._callbacks.shutdown(wait=False)
 
-    def _outcome(self) -> Outcome:
+    def _outcome(self) -> CallOutcome:
         now = time.monotonic()
         self._over_by = max(now, self._over_by) + self._timeout_s + BESIDE_S + CALLBACK_S
-        return Outcome(self._over_by - now, self._step_aside)
+        return CallOutcome(self._over_by - now, self._step_aside)
 
     def _at_once(self, work: Callable[[], Any], async_op: bool) -> Any:
         if not async_op:
@@ -136,7 +136,7 @@ class InOrder:
         outcome.complete(work)
         return Handle(outcome)
 
-    def _do(self, outcome: Outcome, work: Callable[[], Any]) -> None:
+    def _do(self, outcome: CallOutcome, work: Callable[[], Any]) -> None:
         """One operation, in the worker, and its callbacks beside it."""
         if outcome.set_running_or_notify_cancel():
             outcome.complete(work)
@@ -147,7 +147,7 @@ class InOrder:
                 with self._lock:
                     self._turn = None
 
-    def _call_back(self, outcome: Outcome, turn: threading.Event) -> None:
+    def _call_back(self, outcome: CallOutcome, turn: threading.Event) -> None:
         self._here.turn = turn
         for callback in outcome.callbacks:
             try:

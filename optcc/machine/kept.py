@@ -18,10 +18,10 @@ from secrets import token_hex
 from typing import NamedTuple
 
 VARIABLE = "NUMBA_CACHE_DIR"
-TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108 - checked before they are used
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
 
 
-class Candidate(NamedTuple):
+class CacheFolder(NamedTuple):
     """A folder; mode : it is made with; asked : by its user, who answers for the folders above it."""
 
     folder: Path
@@ -29,17 +29,17 @@ class Candidate(NamedTuple):
     asked: bool = False
 
 
-def candidates(environ: Mapping[str, str], user: int) -> Iterator[Candidate]:
+def candidates(environ: Mapping[str, str], user: int) -> Iterator[CacheFolder]:
     """NUMBA_CACHE_DIR, the user's cache, a private folder among temporary ones: in this order."""
     if environ.get(VARIABLE):
-        yield Candidate(Path(environ[VARIABLE]).absolute() / "optcc", 0o755, asked=True)
+        yield CacheFolder(Path(environ[VARIABLE]).absolute() / "optcc", 0o755, asked=True)
     home = Path(environ.get("HOME") or os.path.expanduser("~"))
     shared = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
     if shared.is_absolute() and (environ.get("XDG_CACHE_HOME") or home.is_dir()):
-        yield Candidate(shared / "optcc")
+        yield CacheFolder(shared / "optcc")
     for folder in (environ.get("TMPDIR"), *TEMPORARY):
         if folder and Path(folder).is_absolute() and Path(folder).is_dir():
-            yield Candidate(Path(folder) / f"optcc-{user}")
+            yield CacheFolder(Path(folder) / f"optcc-{user}")
 
 
 def places() -> tuple[Path, ...]:
@@ -53,7 +53,7 @@ def _places(said: tuple[tuple[str, str], ...], user: int) -> tuple[Path, ...]:
     return tuple(dict.fromkeys(one.folder for one in candidates(dict(said), user) if _ours(one, user)))
 
 
-def _ours(one: Candidate, user: int) -> bool:
+def _ours(one: CacheFolder, user: int) -> bool:
     """Whether the folder is there, or has been made, and its files are this user's or root's to change."""
     try:
         missing = [folder for folder in (one.folder, *one.folder.parents) if not folder.exists()]
