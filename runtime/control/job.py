@@ -136,7 +136,7 @@ def processor_note(job: Job, cores: int) -> str:
             worst = needs_s / cores / nics_s
             told = (
                 f"{job.ranks} ranks need about {needs_s:.2g} s of processor for a run that the emulated NICs do in "
-                f"{nics_s:.2g} s: {cores} cores are the limit, and not NICs. Give a lower --local-rate, or fewer servers"
+                f"{nics_s:.2g} s: {cores} cores are the limit, no NIC is. Give a lower --local-rate, or fewer servers"
             )
     return told
 
