@@ -123,4 +123,5 @@ def _range(text: str, where: str) -> range:
 
 
 def _left(text: str, where: str) -> Fraction:
-    return _as_fail(f"any/nic={text}", where)[1]
+    (_, left), *_ = _as_fail(f"any/nic={text}", where)
+    return left
