@@ -146,8 +146,24 @@ static char *read_all(const char *path, size_t *length) {
   return text;
 }
 
+/* The rank that `text` names, or -1 with a complaint. */
+static int32_t rank_of(const optcc_plan *plan, const char *text) {
+  char *end;
+  long rank = strtol(text, &end, 10);
+  if (plan->depth < OPTCC_TRANSFERS) {
+    fprintf(stderr, "walk_plan: a RANK is shown of a plan made with --lowered transfers\n");
+    return -1;
+  }
+  if (end == text || *end || rank < 0 || rank >= plan->ranks) {
+    fprintf(stderr, "walk_plan: RANK is a number from 0 to %d, not %s\n", (int)plan->ranks - 1, text);
+    return -1;
+  }
+  return (int32_t)rank;
+}
+
 int main(int argc, char **argv) {
   size_t length, room;
+  int32_t rank = 0;
   optcc_error error;
   optcc_plan plan;
   optcc_node *nodes;
@@ -170,12 +186,17 @@ int main(int argc, char **argv) {
     free(text);
     return 1;
   }
+  if (argc == 3 && (rank = rank_of(&plan, argv[2])) < 0) {
+    free(nodes);
+    free(text);
+    return 2;
+  }
   show_head(&plan);
   if (plan.depth >= OPTCC_LAYOUT) {
     show_routes(&plan);
     show_channels(&plan);
   }
-  if (argc == 3) show_rank(&plan, (int32_t)strtol(argv[2], NULL, 10));
+  if (argc == 3) show_rank(&plan, rank);
   free(nodes);
   free(text);
   return 0;

@@ -109,7 +109,7 @@ def run(case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 
 def main(arguments: Sequence[str]) -> int:
     """Run every case of a job."""
-    warm(path_of(path_asked(os.environ), "verbs", "cpu"), print)  # before ranks are forked
+    warm(path_of(path_asked(os.environ), "verbs", "cpu"))  # before ranks are forked
     first_come_first_served()
     job = Path("/results") / arguments[0]
     outcomes: list[dict[str, Any]] = []

@@ -166,7 +166,7 @@ def by_compiled_code(options: argparse.Namespace, results: Path) -> int:
     from tests.failover_rig import Rig
     from tests.verbs.test_compiled import CASES
 
-    warm(ChunkPath("compiled", over="verbs"), print)
+    warm(ChunkPath("compiled", over="verbs"))
     Rig.engine = compiled_rig.engine  # type: ignore[method-assign]
     book = Book(results / "compiled.json", sources(options.failovers, options.times))
     variants = {number: tuple(how for row, how in CASES if row == number) for number in ROWS}

@@ -1,113 +1,49 @@
-"""What is compiled is compiled once on a machine, by one process, before anybody waits; and people are told."""
+"""What ranks run is compiled before anybody waits for them, all of it, and the doctor says whether it has been."""
 
 from __future__ import annotations
 
-import fcntl
-import os
-import threading
-from pathlib import Path
+import subprocess
+import sys
 
 import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from optcc.errors import InputError
+from optcc.machine import kept
 from optcc.runtime.compiled import compiling
 from optcc.runtime.compiled.choice import ChunkPath, warm
 from optcc.runtime.compiled.finding import examine_path
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
-
-BOUND_S = 60.0
-ONCE = "compiling what handles chunks: 15 to 30 s, once on this machine"
-OTHER = "another process compiles what handles chunks: 15 to 30 s, once on this machine"
+from optcc.schedule import compiled as planning
 
 
 @pytest.fixture
-def compiled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What has been compiled, or loaded; nothing really is, and nothing has been before."""
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What has been compiled, or loaded; nothing really is."""
     done: list[str] = []
-    monkeypatch.setattr(compiling, "_mark", lambda over: tmp_path / "kept" / "it.compiled")
-    monkeypatch.setattr(compiling, "_compile_all", done.append)
+    monkeypatch.setattr(compiling, "compile_all", done.append)
+    monkeypatch.setattr(planning, "make_ready", lambda: done.append("planning"))
     return done
 
 
-def test_the_first_use_says_that_it_compiles_and_the_second_says_nothing(compiled: list[str]) -> None:
-    said: list[str] = []
-    assert not compiling.is_compiled()
-    compiling.compile_all(said.append)
-    assert (said, compiled) == ([ONCE], ["local"])
-    assert compiling.is_compiled()
-    compiling.compile_all(said.append)
-    assert (said, compiled) == ([ONCE], ["local", "local"])  # the second loads what there is
+def test_chunks_by_python_need_nothing(compiled: list[str]) -> None:
+    warm(ChunkPath("python"))
+    assert compiled == []
 
 
-def test_who_comes_meanwhile_waits_and_does_not_compile(compiled: list[str], tmp_path: Path) -> None:
-    (tmp_path / "kept").mkdir()
-    lock = os.open(tmp_path / "kept" / "it.lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    said: list[str] = []
-    waits = threading.Event()
-
-    def say(text: str) -> None:
-        said.append(text)
-        waits.set()
-
-    late = threading.Thread(target=compiling.compile_all, args=(say,), daemon=True)
-    late.start()
-    assert waits.wait(BOUND_S)
-    assert (said, compiled) == ([OTHER], [])
-    (tmp_path / "kept" / "it.compiled").touch()  # the other one is through
-    os.close(lock)
-    late.join(BOUND_S)
-    assert (said, compiled) == ([OTHER], ["local"])
-
-
-def test_nobody_waits_for_ever(compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compiling, "LONGEST_S", 0.0)
-    (tmp_path / "kept").mkdir()
-    lock = os.open(tmp_path / "kept" / "it.lock", os.O_RDWR | os.O_CREAT)
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    said: list[str] = []
-    compiling.compile_all(said.append)
-    os.close(lock)
-    assert (said[-1], compiled) == (ONCE, ["local"])
-
-
-def test_where_nothing_can_be_kept_it_compiles_each_time(compiled: list[str], tmp_path: Path) -> None:
-    (tmp_path / "kept").write_text("a file where the directory should be")
-    said: list[str] = []
-    for _ in range(2):
-        compiling.compile_all(said.append)
-    assert (said, compiled) == ([ONCE, ONCE], ["local", "local"])
-
-
-def test_a_machine_without_a_place_for_compiled_code_is_told_the_way_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    warm(ChunkPath("python"))  # asks for nothing
-    monkeypatch.setattr("builtins.__import__", _no_locator)
-    with pytest.raises(InputError, match=r"NUMBA_CACHE_DIR: compiled code cannot be kept, .*OPTCC_PATH=python"):
-        warm(ChunkPath("compiled"))
-    finding = examine_path({})
-    assert (finding.present, finding.seen) == (False, "cannot cache function: no locator available")
-
-
-_import = __import__
-
-
-def _no_locator(name: str, *rest: object) -> object:
-    if name == "optcc.runtime.compiled.compiling":
-        raise RuntimeError("cannot cache function: no locator available")
-    return _import(name, *rest)  # type: ignore[arg-type]
-
-
-def test_the_doctor_says_which_path_runs_take(compiled: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_doctor_says_which_path_runs_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "is_compiled", lambda: False)
     assert examine_path({}).seen == "to be compiled at the first use, 15 to 30 s"
-    compiling.compile_all()
+    monkeypatch.setattr(compiling, "is_compiled", lambda: True)
     assert (examine_path({}).present, examine_path({}).seen) == (True, "compiled")
-    assert (examine_path({"OPTCC_PATH": "python"}).present, examine_path({"OPTCC_PATH": "python"}).seen) == (
-        False,
-        "OPTCC_PATH=python",
+    monkeypatch.setattr(kept, "places", lambda: ())
+    assert (examine_path({}).seen, examine_path({}).get) == (
+        "to be compiled by each process: no folder keeps it",
+        "NUMBA_CACHE_DIR",
     )
+    python = examine_path({"OPTCC_PATH": "python"})
+    assert (python.present, python.seen) == (False, "OPTCC_PATH=python")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     for asked in ("auto", "compiled"):
         found = examine_path({"OPTCC_PATH": asked})
@@ -117,9 +53,9 @@ def test_the_doctor_says_which_path_runs_take(compiled: list[str], monkeypatch: 
 
 
 @pytest.mark.parametrize("command", ["run", "calibrate"])
-@pytest.mark.parametrize(("transport", "expected"), [("local", ["local"]), ("verbs", ["verbs"])])
+@pytest.mark.parametrize("transport", ["local", "verbs"])
 def test_a_rank_that_others_start_compiles_before_it_joins_and_only_what_its_transport_takes(
-    compiled: list[str], monkeypatch: pytest.MonkeyPatch, command: str, transport: str, expected: list[str]
+    compiled: list[str], monkeypatch: pytest.MonkeyPatch, command: str, transport: str
 ) -> None:
     done_by_then: list[list[str]] = []
 
@@ -132,5 +68,31 @@ def test_a_rank_that_others_start_compiles_before_it_joins_and_only_what_its_tra
     monkeypatch.setenv("OPTCC_PATH", "auto")
     joining = ["--transport", transport, "--rendezvous", "127.0.0.1:9", "--rank", "1", "--world", "2"]
     result = CliRunner().invoke(main, [command, "uniform:servers=2,nics=1", *joining])
-    assert (result.exit_code, done_by_then) == (1, [expected])
-    assert ("compiling" in result.stderr) == bool(expected)
+    assert (result.exit_code, done_by_then) == (1, [[transport, "planning"]])
+
+
+NOTHING_MORE = """
+from fractions import Fraction
+import optcc
+from optcc.schedule import compiled
+called = [name for name in vars(compiled) if name[0] != "_"]  # the others are a part of these
+kernels = [kernel for kernel in map(vars(compiled).get, called) if hasattr(kernel, "nopython_signatures")]
+assert len(kernels) == 4, kernels
+compiled.make_ready()
+before = [kernel.nopython_signatures for kernel in kernels]
+assert all(before)
+for servers, nics, lost in ((2, 2, "server1/nic0"), (3, 2, "server0/nic1"), (4, 3, "server1/nic2")):
+    whole = optcc.Cluster.uniform(servers=servers, nics=nics, rate=10**9)
+    for cluster in (whole, whole.degrade(lost), whole.degrade(lost, Fraction(1, 3))):
+        for size in (4096, 2**20):
+            for costs in ({}, {"alpha": Fraction(1, 10**5), "per_chunk": Fraction(1, 10**5)}):
+                optcc.plan(cluster, size, **costs).schedule()
+assert before == [kernel.nopython_signatures for kernel in kernels]
+"""
+
+
+def test_nothing_of_planning_is_left_to_compile_in_a_call() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", NOTHING_MORE], capture_output=True, text=True, timeout=300, check=False
+    )
+    assert done.returncode == 0, done.stderr

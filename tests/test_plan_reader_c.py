@@ -13,6 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, reject, settings
 from hypothesis import strategies as st
 
+from optcc import api
 from optcc.errors import InfeasibleError
 from optcc.plans.files import MAJOR, MINOR
 from optcc.plans.lowered_part import lowered_content
@@ -55,6 +56,18 @@ def fuzz(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def call(*command: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run([str(c) for c in command], capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("rank", ["3", "-1", "x", "", "1x", "99999999999"])
+def test_the_example_refuses_a_rank_that_is_none(walk: Path, tmp_path: Path, rank: str) -> None:
+    made = api.plan(Cluster.uniform(servers=3, nics=1, rate=10**9), 4096)
+    for depth in ("transfers", "layout"):
+        file = tmp_path / f"{depth}.json"
+        file.write_text(made.to_json(depth))
+        done = call(walk, file, rank)
+        said = f"RANK is a number from 0 to 2, not {rank}" if depth == "transfers" else "a plan made with --lowered"
+        assert (done.returncode, done.stdout) == (2, "")
+        assert said in done.stderr
 
 
 # ---- what it says ---------------------------------------------------------------------------------------------------

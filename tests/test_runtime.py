@@ -158,7 +158,7 @@ def test_what_cannot_be_run_is_refused() -> None:
         run_schedules({"a": schedule}, op="mean")
     with pytest.raises(InputError, match="not a whole number of elements"):
         run_schedules({"a": nested(nbytes=4098)})
-    with pytest.raises(InputError, match="do not fit into this machine's memory"):
+    with pytest.raises(InputError, match="ranks do not fit into this machine's memory"):
         run_schedules({"a": schedule.replace(nbytes=1 << 50)})
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -146,14 +147,25 @@ def test_slots_without_memory_leave_nothing_open(monkeypatch: pytest.MonkeyPatch
 def test_memory_for_buffers_and_slots_is_asked_for_before_ranks_start(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = small(2)
     layout = layout_of(asked.schedules)
-    needed = 3 * 3 * asked.nbytes + sum(slots_bytes(rank, layout.flows) for rank in range(3))
+    needed = 3 * (3 * asked.nbytes + job.PROCESS_BYTES) + sum(slots_bytes(rank, layout.flows) for rank in range(3))
     monkeypatch.setattr(job, "available_bytes", lambda: needed)
     check_memory(asked, layout, range(3))
     monkeypatch.setattr(job, "available_bytes", lambda: needed - 1)
     check_memory(asked, layout, range(1))  # the other ranks are elsewhere
-    with pytest.raises(InputError, match="do not fit into this machine's memory") as caught:
+    with pytest.raises(InputError, match="ranks do not fit into this machine's memory") as caught:
         Session(asked)
     assert "for chunks under way" in str(caught.value)
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 64])
+def test_who_will_wait_for_the_processor_is_told_before_ranks_start(ranks: int) -> None:
+    """64 ranks send 8 GB a run, which two cores carry in seconds, and NICs of 1 Gb/s each in one."""
+    made = plan(Cluster.uniform(servers=ranks, nics=1, rate=125_000_000), 2**26, segments=1)
+    asked = Job({"optcc": made.schedule()}, "float32", "sum", True)
+    note = job.processor_note(asked, cores=2)
+    assert note.startswith("64 ranks need about ") == (ranks == 64)
+    assert job.processor_note(asked, cores=ranks * 2) == ""
+    assert job.processor_note(replace(asked, paced=False), cores=1) == ""
 
 
 def test_memory_that_is_available_is_the_least_of_machine_and_cgroups(tmp_path: Path) -> None:

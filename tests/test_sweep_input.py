@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from optcc import InputError
+from optcc.cli import main
 from optcc.sweep.cells import COLUMNS
 from optcc.sweep.grid_file import read_grid
 from tests.sweeping import ROOT, SMALL, call, grid_in, rows_of, swept
@@ -209,3 +212,38 @@ def test_the_documented_grid_can_be_read(tmp_path: Path) -> None:
     assert [len(topology.cluster.servers) for topology in found.topologies] == [8, 8, 16]
     assert len(found.cells()) == 3 * (1 + 9 * 2 + 2 * 20 + 1000) * 2 * 2 * 2
     assert all(f"`{column}`" in document for column in COLUMNS)
+
+
+@pytest.mark.parametrize(
+    ("fail", "meant"),
+    [
+        (["server1=50%"], "server1/nic0=1/2 server1/nic1=1/2"),
+        (["server[1-2]/nic0", "server0/nic?=0.25"], "server1/nic0=0 server2/nic0=0 server0/nic0=1/4 server0/nic1=1/4"),
+        (["server*/nic1"], "server0/nic1=0 server1/nic1=0 server2/nic1=0"),
+    ],
+)
+def test_failures_are_named_as_everywhere(tmp_path: Path, fail: list[str], meant: str) -> None:
+    table = tmp_path / "t.csv"
+    given = [word for text in fail for word in ("--fail", text)]
+    words = ["sweep", "uniform:servers=3,nics=2,rate=100Gb/s", *given, "--size", "1MiB", "--quantity", "bound"]
+    done = CliRunner().invoke(main, [*words, "-o", str(table)])
+    assert done.exit_code == 0, done.output
+    with table.open(encoding="utf-8", newline="") as file:
+        assert [row["failures"] for row in csv.DictReader(file)] == [meant]
+
+
+@pytest.mark.parametrize(
+    ("fail", "said"),
+    [
+        ("server1=0", "a server without a NIC takes no part"),
+        ("server9=0.5", "no such NIC in any topology"),
+        ("server1/nic[1-2]", "no such NIC in any topology, expected SERVER/NIC of one, got 'server1/nic2'"),
+        ("server1/nic[2-1]", "not a range"),
+        ("server1=150Gb/s", "--fail"),
+    ],
+)
+def test_failures_that_mean_nothing_are_refused(tmp_path: Path, fail: str, said: str) -> None:
+    words = ["sweep", "uniform:servers=3,nics=2,rate=100Gb/s", "--fail", fail, "-o", str(tmp_path / "t.csv")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 2
+    assert said in done.output

@@ -22,6 +22,7 @@ from tests.torch_ranks import (
     fails,
     given,
     good,
+    made_and_hung_up,
     measure,
     no_plan,
     one_raises,
@@ -36,6 +37,14 @@ from tests.torch_schedules import FAMILIES, HALF, OWN, schedule_of, turns_and_pr
 pytestmark = pytest.mark.torch
 
 ROOT = Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="module", autouse=True)
+def simulator() -> None:
+    """Compiled before ranks wait for each other: under load it takes longer than they may."""
+    from optcc.simulation.simulator import simulate
+
+    simulate(optcc.plan(HALF, 4096, segments=8).schedule())
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +166,13 @@ def test_a_mistake_on_one_rank_is_the_same_error_everywhere() -> None:
     assert len(set(told)) == 1
     assert told[0].startswith("rank 2 failed: ")
     assert "no such counter" in told[0]
+
+
+def test_nobody_hangs_up_before_all_connections_are_made() -> None:
+    """Else the making of them would fail on a slower rank, by an error that says nothing of the one that failed."""
+    with Ranks(4) as ranks:
+        times = good(ranks.each(made_and_hung_up, 2, 3))
+    assert max(made for made, _ in times) < min(hung_up for _, hung_up in times)
 
 
 def test_groups_of_some_ranks_know_nothing_of_each_other(four: Ranks) -> None:

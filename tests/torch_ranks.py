@@ -315,6 +315,29 @@ def one_raises(rank: int, culprit: int) -> str:
     return str(failure)
 
 
+def made_and_hung_up(rank: int, culprit: int, late: int) -> tuple[float, float]:
+    """As above, where rank `late` is long about its connections: when this rank had made them, and closed them."""
+    import time
+
+    from optcc.runtime.torch import hook
+
+    make, hang_up, at = hook.group_like, hook.hang_up, dict[str, float]()
+
+    def made(*args: Any, **options: Any) -> Any:
+        group = make(*args, **options)
+        time.sleep(2.0 if rank == late else 0.0)
+        at["made"] = time.monotonic()
+        return group
+
+    def hung_up(group: Any) -> None:
+        at["hung up"] = time.monotonic()
+        hang_up(group)
+
+    hook.group_like, hook.hang_up = made, hung_up
+    one_raises(rank, culprit)
+    return at["made"], at["hung up"]
+
+
 def bug_in_planner(rank: int) -> None:
     """A planner that breaks, on rank 0 alone."""
     import torch

@@ -1,7 +1,7 @@
 """What is achievable: bounds, shares, and the convex programs behind them.
 
 Imported by: api, cli, evaluation, planner, schedule, serve.
-Imports: schedule, simulation, values.
+Imports: machine, schedule, simulation, values.
 """
 
 if __name__ != "optcc.theory":

@@ -7,7 +7,7 @@ around it are opened again, outermost first. Dense graphs of n nodes: n^2 to shr
 
 Where costs tie, trees differ in depth; `flatten` makes one shallower. `recentre` moves the root of a pair of trees.
 Costs are float64 (nodes, nodes), [into, from], infinite where there is no arc. All that is compiled is in this file:
-the compiler's cache does not notice changes in another.
+what is kept does not notice changes in another.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from optcc.machine.kernels import Kernels
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+KERNELS = Kernels("branchings", "what packs trees", 15)
+
+
+@KERNELS.compiled()
 def shrink(cost: NDArray[np.float64]) -> Any:
     """Shrink a strongly connected graph to one node. Returns what `open_at` needs.
 
@@ -82,7 +85,7 @@ def shrink(cost: NDArray[np.float64]) -> Any:
     return parent[:made], best_source[:made], best_target[:made]
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def open_at(
     root: int,
     parent: NDArray[np.int32],
@@ -108,7 +111,7 @@ def open_at(
             node = parent[node]
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def depths(tree: NDArray[np.int32], depth: NDArray[np.int64]) -> int:
     """Write every node's arcs from the root to `depth`; returns the largest."""
     deepest = 0
@@ -121,7 +124,7 @@ def depths(tree: NDArray[np.int32], depth: NDArray[np.int64]) -> int:
     return deepest
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def flatten(tree: NDArray[np.int32], cost: NDArray[np.float64], slack: float) -> int:
     """Give nodes, the deepest first, a shallower parent whose arc costs at most `slack` more than now; then the
     cheapest of that depth. Returns the depth of the tree.
@@ -153,7 +156,7 @@ def flatten(tree: NDArray[np.int32], cost: NDArray[np.float64], slack: float) ->
     return depths(tree, depth)
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def recentre(root: int, up: NDArray[np.int32], down: NDArray[np.int32]) -> int:
     """Move the root to where both trees together are shallowest; returns the new one.
 
@@ -176,7 +179,7 @@ def recentre(root: int, up: NDArray[np.int32], down: NDArray[np.int32]) -> int:
     return root
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def price_pairs(
     prices: NDArray[np.float64],
     source: NDArray[np.int64],

@@ -108,7 +108,7 @@ def calibrate(
     found = load_source(topology, servers, nic_rate)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
-    warm(path, lambda text: click.echo(f"note: {text}", err=True))
+    warm(path)
     place = {"transport": transport, "membership": membership, "interface": interface}
     outcome = _measure(found.cluster, repeat, seconds, local_rate, slow, place)
     measured = measured_as(

@@ -135,7 +135,7 @@ def run(
         per_chunk=per_chunk, nics=kept("nics"), hosts=kept("hosts"), **faults,
     )  # fmt: skip
     membership = membership_of(rendezvous, rank, world, taken, interface, lambda: source_term(source) | given)
-    warm(taken, lambda text: click.echo(f"note: {text}", err=True))
+    warm(taken)
     place = (transport, device, membership, interface, chunk_path)
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)

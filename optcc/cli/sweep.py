@@ -45,7 +45,12 @@ _SHOWN_ERRORS = 5
 @click.option("--nic-rate", metavar="RATE", help="The rate of NICs whose speed the file does not give.")
 @click.option("--ranks", type=click.Choice(["server", "gpu"]), help="What a rank is (default server).")
 @click.option("--size", metavar="SIZE,...", help="Bytes per rank (default 1GiB).")
-@click.option("--fail", multiple=True, metavar="SERVER/NIC[=LEFT]", help="One set of failed NICs. Repeatable.")
+@click.option(
+    "--fail",
+    multiple=True,
+    metavar="SERVER/NIC[=LEFT]",
+    help="One set of failed NICs, named as for `optcc plan`. Repeatable.",
+)
 @click.option("--fail-count", metavar="N,A..B,...", help="Sets of so many failed NICs.")
 @click.option("--left", metavar="LEFT,...", help="What each of them has left of its rate (default 0).")
 @click.option(

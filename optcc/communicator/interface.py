@@ -27,7 +27,7 @@ from optcc.communicator.handles import InOrder
 from optcc.communicator.options import CommunicatorOptions, as_arguments, number, seconds, whole
 from optcc.communicator.prepared import Prepared
 from optcc.errors import InputError, OptccError
-from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
+from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.connecting import TIMEOUT_S
 from optcc.runtime.control.fault_injection import demand_strike
 from optcc.runtime.control.member import JOIN_S, Member
@@ -82,7 +82,7 @@ class Communicator(Calls):
             world = None if world is None else whole(world, "world")
             membership = find(os.environ, rendezvous=rendezvous, rank=rank, world=world) or ALONE
             if membership.world > 1:
-                warm(path_of(path_asked(os.environ), transport, "cpu"), on_stderr)  # before the time to meet begins
+                warm(path_of(path_asked(os.environ), transport, "cpu"))  # before the time to meet begins
             if membership.rank == 0 and membership.world > 1:
                 overseer = Overseer.open(membership, interface, max(JOIN_S, timeout_s))
         self._join(membership, overseer, cluster)
@@ -137,7 +137,7 @@ class Communicator(Calls):
         within_s = max(JOIN_S, options.timeout_s) if within_s is None else within_s
         self.rank, self.world = membership.rank, membership.world
         self._events = Events(self.rank, options.on_event)
-        self._in_order = InOrder(f"optcc calls of rank {self.rank}")
+        self._in_order = InOrder(f"optcc calls of rank {self.rank}", options.timeout_s)
         self._closed = False
         if self.world == 1:
             self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)

@@ -87,7 +87,7 @@ def load_topology(
         return replace(topology, cluster=cluster, read=(*topology.read, f"--hosts: {len(cluster.servers)} servers"))
     if len(topology.cluster.servers) == 1:
         alone = Assumption(
-            shown(sources[0]), "one server", "--servers N makes N copies of it, --hosts 'node[1-4]' named ones"
+            shown(sources[0]), "one server", "--servers N makes N copies of it, --hosts node1,node2 named ones"
         )
         return replace(topology, assumed=(*topology.assumed, alone))
     return topology

@@ -7,7 +7,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster
@@ -32,6 +32,39 @@ def parse_fail(text: str, option: str = "--fail") -> tuple[str, Fraction]:
     return nic, parse_fraction(left, f"{option} {nic[:300]}") if given else Fraction(0)
 
 
+def parts_of(text: str, option: str = "--fail") -> tuple[tuple[str, Fraction], ...]:
+    """``SERVER/NIC[=LEFT]`` or ``SERVER=LEFT`` to (SERVER/NIC or SERVER, fraction left), one for each of its ranges.
+
+    For one pattern and several clusters; `fits` says whom a part means. Raises InputError as `parse_fail` does.
+    """
+    pattern, given, left = text.partition("=")
+    if "/" in pattern or not pattern or not given:
+        pattern, fraction = parse_fail(text, option)
+    else:
+        fraction = parse_fraction(left, f"{option} {pattern[:300]}")
+        if not fraction:
+            _refuse_whole(text, option)
+    server, slash, nic = pattern.partition("/")
+    nics = _expanded(nic, option) if slash else [""]
+    return tuple((f"{each}{slash}{one}", fraction) for each in _expanded(server, option) for one in nics)
+
+
+def fits(part: str, nic: str) -> bool:
+    """Whether a part of ``--fail`` means the NIC of this name, SERVER/NIC."""
+    name = nic if "/" in part else nic.partition("/")[0]
+    return name in (part, part.removesuffix(":1")) or bool(_glob(part).fullmatch(name))
+
+
+def _refuse_whole(text: str, where: str) -> NoReturn:
+    raise InputError(
+        "a server without a NIC takes no part in an AllReduce",
+        where=where,
+        expected="SERVER=LEFT with more than 0 left",
+        got=text[:300],
+        hint="Leave the server out of the topology, or name the NICs that failed.",
+    )
+
+
 def apply_failures(cluster: Cluster, texts: Iterable[str]) -> Cluster:
     """`cluster` with every ``--fail`` of `texts` applied.
 
@@ -45,13 +78,7 @@ def apply_failures(cluster: Cluster, texts: Iterable[str]) -> Cluster:
         where = f"--fail {pattern[:300]}"
         names = _named(cluster, pattern, text)
         if "/" not in pattern and (not given or _is_none(left)):
-            raise InputError(
-                "a server without a NIC takes no part in an AllReduce",
-                where=where,
-                expected="SERVER=LEFT with more than 0 left",
-                got=text[:300],
-                hint="Leave the server out of the topology, or name the NICs that failed.",
-            )
+            _refuse_whole(text, where)
         for nic in names:
             if nic in seen:
                 raise InputError("the same NIC twice", where="--fail", expected="each NIC once", got=nic)

@@ -4,5 +4,5 @@
 the `*_run` modules execute what was read by the rules of the target, and know nothing of our schedule.
 
 Imported by: cli.
-Imports: files, plans, schedule, simulation, values.
+Imports: files, machine, plans, schedule, simulation, values.
 """

@@ -1,6 +1,6 @@
 """The inner loop of targets' clocks, compiled: threads that run steps in order, counters, locks, and shared rates.
 
-All that is compiled is in this file, because numba's cache looks at no other when it decides whether to compile again.
+All that is compiled is in this file, because what is kept looks at no other when it decides whether to compile again.
 """
 
 from __future__ import annotations
@@ -8,13 +8,15 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from optcc.machine.kernels import Kernels
+
+KERNELS = Kernels("clock", "the clocks of targets", 8)
 NOBODY = -1
 _WAIT, _LOCK, _PAUSE, _MOVE, _END = 0, 1, 2, 3, 4  # where a thread is within its step
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _push(when: Any, what: Any, size: int, time: float, value: int) -> None:
     i = size
     while i > 0:
@@ -26,7 +28,7 @@ def _push(when: Any, what: Any, size: int, time: float, value: int) -> None:
     when[i], what[i] = time, value
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _pop(when: Any, what: Any, size: int) -> int:
     """Take the earliest away, out of `size`; returns what it is."""
     first, time, value = what[0], when[size - 1], what[size - 1]
@@ -45,7 +47,7 @@ def _pop(when: Any, what: Any, size: int) -> int:
     return int(first)
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _share(active: Any, count: int, at: Any, cap: Any, one: Any, two: Any, rates: Any, left: Any, users: Any,
            speed: Any) -> None:  # fmt: skip
     """Max-min fair rates: no mover can have more without one that has less, or as little, having less."""
@@ -95,7 +97,7 @@ def _share(active: Any, count: int, at: Any, cap: Any, one: Any, two: Any, rates
                     left[two[s]] = max(0.0, left[two[s]] - speed[i])
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def run(ptr: Any, wait: Any, need: Any, lock: Any, pause: Any, size: Any, cap: Any, one: Any, two: Any, post: Any,
         delay: Any, rates: Any, counters: Any, locks: int) -> float:  # fmt: skip
     """Seconds until all threads have run all their steps; -1: some wait for ever. Columns as `timed.Steps` has them."""

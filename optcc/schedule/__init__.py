@@ -1,9 +1,9 @@
 """Schedules: a DAG of transfers in columns, and the families that make them from a plan.
 
-Imported by: api, cli, communicator, diagnose, evaluation, export, planner, plans, pytorch, reports, runtime.control,
-    runtime.engine, runtime.evidence, runtime.flows, runtime.measuring, runtime.torch, runtime.wires, serve,
-    simulation, sweep, theory.
-Imports: theory, values.
+Imported by: api, cli, communicator, diagnose, evaluation, export, planner, plans, pytorch, reports,
+    runtime.compiled, runtime.control, runtime.engine, runtime.evidence, runtime.flows, runtime.measuring,
+    runtime.torch, runtime.wires, serve, simulation, sweep, theory.
+Imports: machine, theory, values.
 """
 
 from optcc.schedule.columns import Lane, Link, Port, Route, Schedule, Stage

@@ -1,36 +1,22 @@
 """The slowest parts of planning direct exchange, compiled: matchings of greatest worth, and dependencies of transfers.
 
-All that is compiled is in this file, because numba's cache looks at no other when it decides whether to compile again.
-Without numba it is plain Python, which finds the same, a hundred times slower.
+All that is compiled is in this file, because what is kept looks at no other when it decides whether to compile again.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from optcc.machine.kernels import Kernels
 
-    Compiled = TypeVar("Compiled", bound=Callable[..., Any])
-
-    def njit(**options: Any) -> Callable[[Compiled], Compiled]: ...
-
-else:
-    try:
-        from numba import njit
-    except ImportError:  # a rank that only runs plans
-
-        def njit(**options):
-            return lambda function: function
-
-
+KERNELS = Kernels("direct", "what plans direct exchange", 20)
 Ints = NDArray[np.int64]
 
 
-@njit(cache=True)
+@KERNELS.compiled()
 def assigned(worth: Any) -> Any:
     """For each row its column, -1 for rows beyond the columns: a matching of greatest total worth.
 
@@ -86,7 +72,7 @@ def assigned(worth: Any) -> Any:
     return of_row if wide else of_column
 
 
-@njit(cache=True)
+@KERNELS.compiled()
 def exchanged(
     senders: Any, receivers: Any, begin: int, end: int, cost: int, one: int, tie: int,
     needs: Any, served: Any, limit: Any, late: Any, ties: Any,
@@ -126,7 +112,7 @@ def exchanged(
     return found[:count]
 
 
-@njit(cache=True)
+@KERNELS.compiled()
 def _worth(of: Any, end: int, size: int, room: int, one: int) -> Any:
     """(worth, much): `much` is the amount that the pair can send in the step, 0 if it is ahead of an even schedule by
     more than a step. The worth is `much`, plus the pair's delay relative to its total, scaled by the part of the step
@@ -141,7 +127,7 @@ def _worth(of: Any, end: int, size: int, room: int, one: int) -> Any:
     return ((behind * much // size if behind > 0 else behind) + much if much > 0 else -one), much
 
 
-@njit(cache=True)
+@KERNELS.compiled()
 def grouped_by(numbers: Any, count: int) -> Any:
     """(ptr, places), CSR: the places in `numbers` of each number from 0 to `count` - 1, ascending."""
     ptr = np.zeros(count + 1, np.int64)
@@ -156,7 +142,7 @@ def grouped_by(numbers: Any, count: int) -> Any:
     return ptr, places
 
 
-@njit(cache=True)
+@KERNELS.compiled()
 def _among(number: int, numbers: Any, count: int) -> bool:
     for place in range(count):  # noqa: SIM110
         if numbers[place] == number:
@@ -164,7 +150,7 @@ def _among(number: int, numbers: Any, count: int) -> bool:
     return False
 
 
-@njit(cache=True)
+@KERNELS.compiled()
 def waited_for_before(order: Any, nics: Any, keys: Any, free: Any, ptr: Any, on: Any, most: int) -> Any:
     """(pairs, 2), row that waits and row that it waits for. A row waits for the latest dependencies of earlier rows on
     its NIC: those of the greatest key, at most `most`, except its own dependencies.
@@ -195,3 +181,13 @@ def waited_for_before(order: Any, nics: Any, keys: Any, free: Any, ptr: Any, on:
         before[nic, :kept] = latest[:kept]
         many[nic] = kept
     return found[:count]
+
+
+def make_ready() -> None:
+    """Compile all of this, or load what was compiled before: ranks call it before anybody waits for them."""
+    ints, table, may = np.zeros(1, np.int64), np.zeros((1, 1), np.int64), np.zeros((1, 1), np.bool_)
+    with KERNELS.together():
+        assigned(table)
+        exchanged(may, may, 0, 1, 0, 1, 1, *(table.copy() for _ in range(5)))
+        ptr, none = grouped_by(ints[:0], 1)
+        waited_for_before(ints, ints, ints, may[0], ptr, none, 1)

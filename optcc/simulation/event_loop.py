@@ -1,7 +1,7 @@
 """The simulator's inner loop, compiled: events in a heap, one heap of ready stripes per sending port.
 
 All times are int64 ticks; ties are broken by event and number, so a run is deterministic. All that is compiled is in
-this file, because numba's cache looks at no other when it decides whether to compile again.
+this file, because what is kept looks at no other when it decides whether to compile again.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from optcc.machine.kernels import Kernels
 from optcc.simulation.tables import Fabric, Times, Ways, Work
 
+KERNELS = Kernels("simulator", "the simulator", 20)
 TICKS_PER_S = 10**12
 LAST = 10**18  # ticks: what ends later is refused, so that no sum of two times overflows
 NEVER = 2**62
@@ -24,7 +25,7 @@ _GRID, _STEEP = 2.0**40, 2.0**10  # paces are multiples of 1 / _GRID up to _STEE
 _BACKLOG, _INFLOW, _COMING, _WORKED = 0, 1, 2, 3  # columns of a queue, see tables.py
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def waiting_rows(dep_ptr: Any, dep_idx: Any) -> Any:
     """CSR (ptr, idx), the other way round: the rows that wait for each row, ascending."""
     ptr = np.zeros(len(dep_ptr), np.int64)
@@ -40,7 +41,7 @@ def waiting_rows(dep_ptr: Any, dep_idx: Any) -> Any:
     return ptr, idx
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _push(keys: Any, values: Any, size: int, key: int, value: int) -> None:
     i = size
     while i > 0:
@@ -52,7 +53,7 @@ def _push(keys: Any, values: Any, size: int, key: int, value: int) -> None:
     keys[i], values[i] = key, value
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _pop(keys: Any, values: Any, size: int) -> int:
     """Remove the least entry of a heap of `size`; returns its value."""
     top = values[0]
@@ -76,13 +77,13 @@ def _pop(keys: Any, values: Any, size: int) -> int:
     return int(top)
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled(error_model="numpy")
 def _ticks(nbytes: float, rate: float) -> int:
     ticks = np.ceil(nbytes / rate * TICKS_PER_S)
     return int(ticks) if ticks <= LAST else LAST + 1
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _rate(now: int, r: int, f: Fabric) -> float:
     """The rate of resource `r` at `now`."""
     rate = f.rate[r]
@@ -92,7 +93,7 @@ def _rate(now: int, r: int, f: Fabric) -> float:
     return float(rate)
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _served(begin: int, nbytes: int, r: int, f: Fabric) -> int:
     """When resource `r` is through with a stripe that it starts to serve at `begin`; NEVER: it dies first."""
     now, rate, left = begin + f.fixed[r], f.rate[r], float(nbytes)
@@ -110,7 +111,7 @@ def _served(begin: int, nbytes: int, r: int, f: Fabric) -> int:
     return int(now + _ticks(left, rate))
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _may_follow(head: int, end: int, nbytes: int, r: int, f: Fabric) -> int:
     """When the next resource, `r`, may start on a stripe whose first byte is there at `head` and whose last at `end`.
 
@@ -121,7 +122,7 @@ def _may_follow(head: int, end: int, nbytes: int, r: int, f: Fabric) -> int:
     return int((max(head, end - _ticks(nbytes, rate)) if rate > 0 else head) - f.fixed[r])
 
 
-@njit(cache=True, inline="always")  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled(inline="always")
 def _flow(ticks: int, speed: float, r: int, queue: Any) -> None:
     """Let `ticks` pass at resource `r`, which works off `speed` ticks of work in each of them."""
     was, inflow = queue[r, _BACKLOG], queue[r, _INFLOW]
@@ -134,7 +135,7 @@ def _flow(ticks: int, speed: float, r: int, queue: Any) -> None:
     queue[r, _BACKLOG] = backlog
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _flow_by_steps(now: int, r: int, f: Fabric, queue: Any, since: Any) -> None:
     """Bring the queue of a resource whose rate changes to `now`."""
     then, speed = since[r], 1.0
@@ -150,7 +151,7 @@ def _flow_by_steps(now: int, r: int, f: Fabric, queue: Any, since: Any) -> None:
     since[r] = now
 
 
-@njit(cache=True, inline="always")  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled(inline="always")
 def _catch_up(now: int, r: int, f: Fabric, queue: Any, since: Any) -> None:
     """Bring the queue of resource `r` to `now`."""
     if f.change_ptr[r] < f.change_ptr[r + 1]:
@@ -160,7 +161,7 @@ def _catch_up(now: int, r: int, f: Fabric, queue: Any, since: Any) -> None:
         since[r] = now
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _through_by_steps(now: int, work: float, r: int, f: Fabric) -> int:
     speed = 1.0
     for c in range(f.change_ptr[r], f.change_ptr[r + 1]):
@@ -177,7 +178,7 @@ def _through_by_steps(now: int, work: float, r: int, f: Fabric) -> int:
     return int(now + left) if left <= LAST else LAST + 1
 
 
-@njit(cache=True, inline="always")  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled(inline="always")
 def _through(now: int, work: float, r: int, f: Fabric) -> int:
     """When resource `r` is through with `work` that waits there at `now`; NEVER: it dies first."""
     end = LAST + 1
@@ -188,14 +189,14 @@ def _through(now: int, work: float, r: int, f: Fabric) -> int:
     return end
 
 
-@njit(cache=True, error_model="numpy")  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled(error_model="numpy")
 def _pace(nbytes: int, rate: float, ticks: int) -> float:
     """What a stripe that comes evenly in `ticks` adds to an inflow; 0: so much that it may as well come at once."""
     pace = float(np.ceil(nbytes / rate * TICKS_PER_S / ticks * _GRID) / _GRID)
     return pace if pace <= _STEEP else 0.0
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _follow(now: int, s: int, place: int, lane: int, nbytes: int, f: Fabric, queue: Any, since: Any, way: Ways) -> None:
     """The first byte of a stripe comes from a link to the next place of its lane: at which pace the rest will."""
     i, c = place - 1, f.chain_ptr[lane]
@@ -208,7 +209,7 @@ def _follow(now: int, s: int, place: int, lane: int, nbytes: int, f: Fabric, que
     way.pace[s, i] = _pace(nbytes, f.rate[f.chain[c + place]], way.last[s, i] - now)
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def _leave(now: int, s: int, place: int, lane: int, end: int, f: Fabric, queue: Any, since: Any, way: Ways) -> None:
     """The last byte of a stripe is at a link, and leaves it at `end`. The rest of the stripe at later places is
     rescheduled so that it arrives at `end`, and not at the expected time."""
@@ -230,7 +231,7 @@ def _leave(now: int, s: int, place: int, lane: int, end: int, f: Fabric, queue: 
         way.last[s, i] = end
 
 
-@njit(cache=True)  # type: ignore[misc, unused-ignore]
+@KERNELS.compiled()
 def run_events(w: Work, f: Fabric, t: Times, packets: bool, by_row: bool) -> tuple[int, int, int, int]:
     """Fill `t`; links and receiving ports serve `packets`, or else whole stripes. A sending port serves the lowest row
     that is ready, `by_row`, or else what has been ready for longest.

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import msgspec
 
-from optcc.discover import parse_fail
+from optcc.discover.failures import fits, parts_of
 from optcc.errors import InputError
 from optcc.sweep.failures import Counted, FailureEntry, MonteCarlo, Named, Place
 from optcc.sweep.grid import MAX_CELLS
@@ -58,14 +58,14 @@ def read_failures(entry: FailuresEntry, at: str, where: Where, known: set[str]) 
 
 
 def _named(texts: Texts, at: str, where: Where, known: set[str]) -> tuple[tuple[str, Fraction], ...]:
-    nics = read_each(texts, at, where, _as_fail)
-    names = [nic for nic, _ in nics]
-    for i, nic in enumerate(names):
-        if nic in names[:i]:
-            raise InputError("the same NIC twice", where=where(at), expected="each NIC once", got=nic)
-        if nic not in known:
-            raise InputError("no such NIC in any topology", where=where(at), expected="SERVER/NIC of one", got=nic)
-    return nics
+    parts = tuple(part for parts in read_each(texts, at, where, _as_fail) for part in parts)
+    names = [name for name, _ in parts]
+    for i, name in enumerate(names):
+        if name in names[:i]:
+            raise InputError("the same NIC twice", where=where(at), expected="each NIC once", got=name)
+        if not any(fits(name, nic) for nic in known):
+            raise InputError("no such NIC in any topology", where=where(at), expected="SERVER/NIC of one", got=name)
+    return parts
 
 
 def _counted(entry: FailuresEntry, at: str, where: Where) -> Counted:
@@ -107,11 +107,11 @@ def _monte_carlo(entry: FailuresEntry, at: str, where: Where) -> MonteCarlo:
     )
 
 
-def _as_fail(text: str, where: str) -> tuple[str, Fraction]:
+def _as_fail(text: str, where: str) -> tuple[tuple[str, Fraction], ...]:
     try:
-        return parse_fail(text)
-    except InputError as error:  # parse_fail takes it for a --fail
-        raise InputError(error.what, where=where, expected=error.expected, got=error.got) from None
+        return parts_of(text)
+    except InputError as error:  # parts_of takes it for a --fail
+        raise InputError(error.what, where=where, expected=error.expected, got=error.got, hint=error.hint) from None
 
 
 def _range(text: str, where: str) -> range:
@@ -123,4 +123,5 @@ def _range(text: str, where: str) -> range:
 
 
 def _left(text: str, where: str) -> Fraction:
-    return _as_fail(f"any/nic={text}", where)[1]
+    (_, left), *_ = _as_fail(f"any/nic={text}", where)
+    return left

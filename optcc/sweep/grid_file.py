@@ -170,7 +170,7 @@ def _ways_out(text: str, source: str, where: Where) -> str:
 
     A sweep has two of these options, in a grid file as fields; what the others do goes into a file.
     """
-    text = text.replace(", --hosts 'node[1-4]' named ones", "")
+    text = text.replace(", --hosts node1,node2 named ones", "")
     for option, name in (("--servers", "servers"), ("--nic-rate", "nic_rate")):
         text = re.sub(rf"{option}(?= [A-Z0-9'*])", where.field(name), text).replace(option, where.named(name))
     if "--nics" in text:

@@ -6,7 +6,7 @@
 `calls` says which way each call goes. docs/torch-backend.md is the guide. Needs torch.
 
 Imported by: pytorch.
-Imports: communicator, runtime.control, values.
+Imports: communicator, runtime.compiled, runtime.control, values.
 """
 
 from optcc.torch_backend.options import NAME, Options

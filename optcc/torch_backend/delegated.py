@@ -10,7 +10,7 @@ import torch.distributed as dist
 
 from optcc.errors import InputError
 from optcc.torch_backend.calls import CALLS, Call, Way
-from optcc.torch_backend.options import NAME
+from optcc.torch_backend.options import NAME, devices
 
 
 class Delegated(dist.ProcessGroup):  # type: ignore[misc]
@@ -23,7 +23,7 @@ class Delegated(dist.ProcessGroup):  # type: ignore[misc]
         super().__init__(rank, world)
         self.gloo = gloo
         # torch keeps the group's name and sequence number there, and asks it what the group can do besides.
-        for device in ("cpu", "cuda"):
+        for device in devices():
             self._register_backend(torch.device(device), dist.ProcessGroup.BackendType.GLOO, gloo)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
 

@@ -21,7 +21,7 @@ class CallWork(dist.Work):  # type: ignore[misc]
         self._done, self._result = done, result
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
-        """Until it is done. Raises RankFailedError, or TimeoutError after a `timeout` other than 0."""
+        """Until it is done. Raises RankFailedError, or TimeoutError after a `timeout` other than 0, or the group's."""
         self._done.result(timeout.total_seconds() or None)
         return True
 

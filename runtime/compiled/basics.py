@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from optcc.machine.kernels import Kernels
 from optcc.runtime.compiled.machine import clock_gettime
 from optcc.runtime.compiled.tables import BYTES_NS, CLOCK_NS, TIMED, TIMING, WORKS
 
@@ -34,7 +35,8 @@ _MONOTONIC, _THREAD_CPU = np.int32(1), np.int32(3)
 DONTWAIT, NOSIGNAL, EAGAIN, POLLIN = 0x40, 0x4000, 11, 1
 NEVER = 1e6  # seconds
 
-called = njit(cache=True, nogil=True, error_model="numpy")
+KERNELS = Kernels("chunks", "what handles chunks", 30)
+called = KERNELS.compiled(nogil=True, error_model="numpy")
 inner = njit(nogil=True, error_model="numpy", no_cpython_wrapper=True, no_cfunc_wrapper=True)
 """What Python calls; what only compiled code calls."""
 

@@ -72,28 +72,15 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
     return ChunkPath("compiled", over=transport)
 
 
-def warm(path: ChunkPath, say: Callable[[str], object] = lambda text: None) -> None:
-    """Compile, if that has not been done on this machine: seconds, before anybody waits. `say` : told so then.
-
-    Raises InputError where numba finds no place to keep what it compiles.
-    """
+def warm(path: ChunkPath) -> None:
+    """Compile what ranks run, if that has not been done on this machine: before anybody waits, and people are told."""
     if path.name != "compiled":
         return
-    try:
-        from optcc.runtime.compiled.compiling import compile_all
-    except RuntimeError as error:
-        raise InputError(
-            "compiled code cannot be kept",
-            where="NUMBA_CACHE_DIR",
-            expected="a directory that can be written, or OPTCC_PATH=python",
-            got=str(error),
-        ) from error
-    compile_all(say, path.over)
+    from optcc.runtime.compiled.compiling import compile_all
+    from optcc.schedule.compiled import make_ready
 
-
-def on_stderr(text: str) -> None:
-    """For `warm`, in programs of others: there is nobody else to tell."""
-    print(f"optcc: {text}", file=sys.stderr, flush=True)
+    compile_all(path.over)
+    make_ready()  # with which ranks lower direct exchange
 
 
 def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., Engine]:

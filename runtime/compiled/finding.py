@@ -19,9 +19,10 @@ def examine_path(environ: Mapping[str, str] = os.environ) -> PartFinding:
     if path.name == "python":
         get = {"": "OPTCC_PATH=auto", NO_NUMBA: "pip install numba"}.get(path.why, "")
         return PartFinding(_PART, False, path.why or "OPTCC_PATH=python", _GIVES, get)
-    try:
-        from optcc.runtime.compiled.compiling import is_compiled
-    except RuntimeError as error:  # numba finds no place for what it compiles
-        return PartFinding(_PART, False, str(error), _GIVES, "NUMBA_CACHE_DIR, a directory that can be written")
+    from optcc.machine.kept import VARIABLE, places
+    from optcc.runtime.compiled.compiling import is_compiled
+
+    if not places():
+        return PartFinding(_PART, True, "to be compiled by each process: no folder keeps it", _GIVES, VARIABLE)
     state = "compiled" if is_compiled() else "to be compiled at the first use, 15 to 30 s"
     return PartFinding(_PART, True, state, _GIVES)

@@ -12,8 +12,9 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numba import carray, cfunc
+from numba import carray
 
+from optcc.runtime.compiled.basics import KERNELS
 from optcc.runtime.compiled.choice import TYPES
 from optcc.runtime.devices.host import Op
 
@@ -98,4 +99,4 @@ def fold_of(op: Op, name: str) -> Any:
     else:
         kind = _BITS[name]
         work = _chooses(kind, op is Op.MAX)
-    return cfunc(f"void(CPointer({kind}), CPointer({kind}), int64)", cache=True)(work)
+    return KERNELS.callback(f"void(CPointer({kind}), CPointer({kind}), int64)", work)

@@ -11,11 +11,12 @@ from statistics import median
 from typing import Self
 
 from optcc.errors import InputError
+from optcc.machine.kernels import say
 from optcc.runtime.codec import typed
-from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
+from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.descriptors import check_descriptors
 from optcc.runtime.control.failure_detector import PING_S
-from optcc.runtime.control.job import Job, check_memory
+from optcc.runtime.control.job import Job, check_memory, processor_note
 from optcc.runtime.control.processes import RankProcesses
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import check_devices
@@ -108,10 +109,11 @@ class Session:
         if stall_s < 2 * PING_S:
             raise InputError("too short to tell", where="stall_s", expected=f"{2 * PING_S} s or more", got=stall_s)
         self._job, self._stall_s = job, stall_s
+        self._told = ""
         self._here = range(job.ranks) if membership is None else range(1)  # ranks of this machine, as far as is known
         self._check_room(job)
         check_device(job.device)
-        warm(path_of(job.path, job.transport, job.device, job.dtype), on_stderr)  # once, not on every rank
+        warm(path_of(job.path, job.transport, job.device, job.dtype))  # once, not on every rank
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
             check_devices(job.transport, here)
@@ -177,6 +179,10 @@ class Session:
         layout = layout_of(job.schedules, job.chunk_bytes)
         check_memory(job, layout, self._here)
         check_descriptors(layout, self._here if job.transport == "local" else (), job.ranks)
+        note = processor_note(job, len(os.sched_getaffinity(0))) if len(self._here) == job.ranks else ""
+        if note and note != self._told:
+            say(note)
+        self._told = note
 
     def _shown(self, probes: ProbeRound) -> list[ProbeResult]:
         self.adopt(replace(self._job, schedules={"probe": probes.schedule}, dtype="uint8", op="max"))

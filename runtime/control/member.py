@@ -20,7 +20,7 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.runtime.codec import Json
-from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
+from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
 from optcc.runtime.control.links import Links
@@ -81,7 +81,7 @@ class Member:
         self.rank, self.world, self.timeout_s = membership.rank, membership.world, timeout_s
         self.membership = membership
         self.path = path_of(path_asked(os.environ), transport, "cpu")
-        warm(self.path, on_stderr)  # before anybody waits for this rank
+        warm(self.path)  # before anybody waits for this rank
         self._on_renew, self._on_notes, self.overseer = on_renew, on_notes, overseer
         self._lock = threading.RLock()
         self._renewals: deque[Renew] = deque()  # each at its point: another rank may be past that of the first

@@ -92,12 +92,12 @@ def serve_rank(
     """Join the hub and do what it says. Exit status 0 after an orderly end, 1 after a failed run.
 
     path : of chunks, by `path_of`: compiled code is made ready before anybody waits for this rank
-    say : called with what has to be compiled first, and with why the run has failed: no parent speaks for this process
+    say : called with why the run has failed: no parent speaks for this process
 
     Raises RefusedError and HubLostError when the rank is not let in, InputError on all ranks where they were told
     different things.
     """
-    warm(path, say)
+    warm(path)
     control = Control.join(
         membership.address,
         job=membership.job,

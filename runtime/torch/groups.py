@@ -29,6 +29,12 @@ def group_like(group: dist.ProcessGroup, most: int, **options: Any) -> dist.Proc
     return made
 
 
+def all_are_here(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Returns when all ranks have called it."""
+    dist.all_reduce(here := torch.zeros(1, device=device), group=group)
+    here.item()
+
+
 def hang_up(group: dist.ProcessGroup) -> None:
     """Close this rank's connections, so that peers that wait for it fail now and not when their time is up.
 

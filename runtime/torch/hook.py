@@ -17,7 +17,7 @@ import torch.distributed as dist
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, NCCL, Book, Planner, load
-from optcc.runtime.torch.groups import group_like, groups_here, hang_up
+from optcc.runtime.torch.groups import all_are_here, group_like, groups_here, hang_up
 from optcc.runtime.torch.meeting import Meeting
 from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
 from optcc.runtime.torch.probe import probe
@@ -84,10 +84,11 @@ class HookState:
         if dist.get_rank(self.native) == 0:
             load(planner)
         # Here the others wait for that as long as the model's group allows: `timeout_s` may be shorter than it takes.
-        dist.all_reduce(ready := torch.zeros(1, device=model.device), group=self.native)
-        ready.item()
+        all_are_here(self.native, model.device)
         # Our messages never meet those of others, and our bound is our own.
         self._group = group_like(self.native, most, timeout=timedelta(seconds=timeout_s))
+        # A rank that fails closes its connections, and another one may still be making them.
+        all_are_here(self.native, model.device)
         store = dist.distributed_c10d._get_default_store()
         self._court = Court(store, self._group.group_name, dist.get_rank(self.native), world, min(GRACE_S, timeout_s))
         self._model = weakref.ref(model)  # the model holds the state
