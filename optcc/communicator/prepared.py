@@ -13,6 +13,7 @@ from optcc.plans.plan import Plan
 from optcc.runtime.control.member import Member
 from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.wires.layout import WINDOW_BYTES, layout_of
+from optcc.schedule.carried import carried_by
 from optcc.schedule.columns import Schedule
 from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
 from optcc.schedule.tuned import PIECE_BYTES
@@ -75,7 +76,7 @@ class Prepared:
     def renew(self, cluster: Cluster, reproducible: bool) -> None:
         """From now on for this cluster, over wires made anew with the first call.
 
-        reproducible : plans stay, so that sums are rounded as ever; only what each NIC carries is dealt anew
+        reproducible : plans stay, so that sums are rounded as ever; only which NIC carries what changes
         """
         if not reproducible:
             self._planned_for = cluster
@@ -102,8 +103,7 @@ class Prepared:
             return found
         match kind:
             case "all_reduce" if trial:
-                recipe = trial.plan.recipe
-                schedule, widest = recipe.lower(self.cluster, nbytes), recipe.lower(self.cluster, LARGE)
+                schedule, widest = self._lowered(trial.plan, nbytes), self._lowered(trial.plan, LARGE)
             case "all_reduce":
                 schedule, widest = one_tree(self.cluster, nbytes), one_tree(self.cluster, LARGE)
             case "broadcast":
@@ -121,6 +121,10 @@ class Prepared:
         trial = self.trials.find(size_class(nbytes))
         if trial:
             trial.took(seconds, nbytes)
+
+    def _lowered(self, plan: Plan, nbytes: int) -> Schedule:
+        """By the NICs that there are now; the plan may have been made for more."""
+        return carried_by(self.cluster, plan.recipe.lower(plan.cluster, nbytes), plan.cluster)
 
     def _trial(self, nbytes: int) -> Trial:
         """Of the size class. Rank 0 plans; the others hear of it, so that all have the same plans."""
