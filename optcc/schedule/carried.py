@@ -21,7 +21,7 @@ ALL = Fraction(1)
 
 
 def carried_by(cluster: Cluster, schedule: Schedule, made_for: Cluster) -> Schedule:
-    """`schedule`, which was lowered for `made_for`, by the NICs of `cluster`: the same ones at other rates, some of them 0.
+    """`schedule`, which was lowered for `made_for`, by the NICs of `cluster`: the same, some at other rates or dead.
 
     Raises InfeasibleError where two ranks that exchange something have no way to each other any more: one has no NIC,
     or on rails they have none in common.
