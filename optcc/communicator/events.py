@@ -29,7 +29,7 @@ class Events:
         """More of them."""
         self._kept.extend(notes)
         for note in notes:
-            level = logging.WARNING if note.kind in ("nic down", "renewed") else logging.INFO
+            level = logging.WARNING if note.kind in ("nic down", "waiting", "made anew", "renewed") else logging.INFO
             log.log(level, "rank %d: %s %s %s %s %s", self._rank, note.kind, note.nic, note.far, note.cause, note.text)
             if self._tell:
                 self._tell(note)

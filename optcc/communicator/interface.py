@@ -48,6 +48,7 @@ class Communicator(Calls):
     rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
         speaks of other ranks, this is the only one
     timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
+    return_s : seconds that a rank waits for a NIC to be back when its last one is lost; None: as many as `timeout_s`
     reproducible : sums are rounded the same in every run, whatever NICs fail. Nothing is tuned, and plans are kept,
         although they are no longer the best
     tune : the first calls of each size class measure a few plans, of which the fastest is kept
@@ -67,6 +68,7 @@ class Communicator(Calls):
         world: int | None = None,
         interface: str | None = None,
         timeout_s: float = TIMEOUT_S,
+        return_s: float | None = None,
         reproducible: bool = False,
         tune: bool = True,
         on_event: Callable[[Note], None] | None = None,
@@ -81,7 +83,7 @@ class Communicator(Calls):
         if membership.rank == 0 and membership.world > 1:
             overseer = Overseer.open(membership, interface, JOIN_S)
         costs = message_costs(cluster, transport)
-        self._options = CommunicatorOptions(costs, timeout_s, reproducible, tune, on_event)
+        self._options = CommunicatorOptions(costs, timeout_s, return_s, reproducible, tune, on_event)
         self._join(membership, overseer, cluster)
 
     @classmethod
@@ -93,12 +95,14 @@ class Communicator(Calls):
         *,
         transport: str = "local",
         timeout_s: float = TIMEOUT_S,
+        return_s: float | None = None,
         reproducible: bool = False,
         tune: bool = True,
         on_event: Callable[[Note], None] | None = None,
     ) -> Communicator:
         """For whoever has found the ranks in another way; `overseer` : in rank 0's process, their hub."""
-        options = CommunicatorOptions(message_costs(cluster, transport), timeout_s, reproducible, tune, on_event)
+        costs = message_costs(cluster, transport)
+        options = CommunicatorOptions(costs, timeout_s, return_s, reproducible, tune, on_event)
         return cls._with(options, membership, overseer, cluster)
 
     @classmethod
@@ -141,6 +145,7 @@ class Communicator(Calls):
             membership,
             transport=options.costs.transport,
             timeout_s=options.timeout_s,
+            return_s=options.return_s,
             overseer=overseer,
             on_renew=self._renew,
             on_notes=self._events.note,
@@ -168,8 +173,9 @@ class Communicator(Calls):
     # --- failures ----------------------------------------------------------------------------------------------------
 
     def events(self) -> tuple[Note, ...]:
-        """What this rank has noted, the latest 1000: kinds "nic down", "lost" (a wire), "fenced", "moved" (a flow),
-        "renewed" (the plan, without the NICs in `text`). Times are of this process's monotonic clock."""
+        """What this rank has noted, the latest 1000: kinds "nic down", "nic up", "lost" (a wire), "fenced", "moved" (a
+        flow), "waiting" (no NIC leads to a rank), "made anew" (a wire), "renewed" (the plan, without the NICs in
+        `text`). Times are of this process's monotonic clock."""
         return self._events.all()
 
     def shrink(self) -> Communicator:
@@ -226,17 +232,17 @@ class Communicator(Calls):
         group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
         return self._sub(group) if group else None
 
-    def strike(self, kind: str, nic: str, part: float = 0.5) -> None:
+    def strike(self, kind: str, nic: str, part: float = 0.5, amount: float = 0.0) -> None:
         """Inject a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
         `nic`, such as "server1/nic0". It strikes in the next operation, when the part `part` of its rank's transfers is
-        done. All ranks may call. Raises InputError for no such kind or NIC.
+        done; `amount` is what the kind needs. All ranks may call. Raises InputError for no such kind or NIC.
         """
         nics = {port.name: port.rank for port in ports_of(self.cluster)}
         if kind not in KINDS or nic not in nics:
             expected = f"{', '.join(KINDS)} at one of {', '.join([*nics][:8])}"
             raise InputError("no such fault", where="strike", expected=expected, got=f"{kind} at {nic}")
         if self.world > 1 and nics[nic] == self.rank:
-            self._member.strike(Strike(kind, nic, part))
+            self._member.strike(Strike(kind, nic, part, amount))
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

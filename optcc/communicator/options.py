@@ -15,6 +15,7 @@ class CommunicatorOptions:
 
     costs: MessageCosts
     timeout_s: float
+    return_s: float | None
     reproducible: bool
     tune: bool
     on_event: Callable[[Note], None] | None

@@ -15,6 +15,7 @@ from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.wires.layout import WINDOW_BYTES, layout_of
 from optcc.schedule.carried import carried_by
 from optcc.schedule.columns import Schedule
+from optcc.schedule.routes import ports_of
 from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
 from optcc.schedule.tuned import PIECE_BYTES
 from optcc.values.cluster import Cluster
@@ -68,7 +69,7 @@ class Prepared:
 
     def __init__(self, member: Member, cluster: Cluster, costs: MessageCosts, say: Say, tune: bool) -> None:
         self._member, self._costs, self._say, self._tune = member, costs, say, tune
-        self._planned_for = cluster
+        self._planned_for = self._whole = cluster
         self.trials: RecentlyUsed[Trial] = RecentlyUsed(CLASSES)
         """By `size_class`."""
         self._start(cluster)
@@ -78,7 +79,7 @@ class Prepared:
 
         reproducible : plans stay, so that sums are rounded as ever; only which NIC carries what changes
         """
-        if not reproducible:
+        if not reproducible and cluster.servers != self._planned_for.servers:
             self._planned_for = cluster
             self.trials.clear()
         self._start(cluster)
@@ -166,7 +167,8 @@ class Prepared:
         schedules = dict(self._tables.values())
         into = Counter(flow.dst for flow in layout_of(schedules).flows)
         window = min(max(UNDER_WAY // max(into.values()), WINDOW_BYTES // 4), WINDOW_BYTES)
-        self._member.connect(layout_of(schedules, window_bytes=window), schedules)
+        layout = layout_of(schedules, window_bytes=window, spare=ports_of(self._whole))
+        self._member.connect(layout, schedules)
         self._say(wires_text(self._member.layout, self._member.rank, self._member.path))
         self._connected = True
         self._calls.clear()  # some may go by routes that are forgotten

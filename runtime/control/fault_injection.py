@@ -21,6 +21,7 @@ from optcc.runtime.wires.layout import Layout
 
 KINDS: Mapping[str, str] = {
     "cut": "the NIC's link goes down, and the NIC says so",
+    "away": "the NIC's link is down for `amount` seconds, and the NIC says so",
     "hole": "a black hole: what enters or leaves by the NIC disappears, and nobody says so",
     "no data": "chunks that enter or leave by the NIC disappear; acknowledgements do not",
     "no acks": "acknowledgements that enter or leave by the NIC disappear; chunks do not",
@@ -157,6 +158,9 @@ class FaultInjector:
         match strike.kind:
             case "cut":
                 wires.cut(nic)
+            case "away":
+                wires.cut(nic)
+                wires.mend(nic, strike.amount)
             case "hole":
                 wires.darken(nic)
             case "path":

@@ -23,6 +23,7 @@ from optcc.runtime.compiled.choice import on_stderr, path_asked, path_of, warm
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.links import Links
+from optcc.runtime.control.lost_nics import LostNicsOf
 from optcc.runtime.control.member_failure import regroup, verdict
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
@@ -30,7 +31,7 @@ from optcc.runtime.control.transports import arena_for
 from optcc.runtime.devices.host import Op
 from optcc.runtime.engine.program import Program
 from optcc.runtime.errors import PeerLateError, RankFailedError
-from optcc.runtime.messages import Broken, LostNics, Note, Renew, Reply, Strike
+from optcc.runtime.messages import Broken, Note, Renew, Reply, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
 from optcc.schedule import Schedule
@@ -53,6 +54,7 @@ class Member:
 
     path : of chunks, as OPTCC_PATH asks for
     lent : an arena to share with another member of this process; None: one of its own, where the transport lends
+    return_s : for a NIC to be back, where this rank has none left; None: as for an operation
     overseer : where this process has the ranks' hub: that of a job with rank 0
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
@@ -64,6 +66,7 @@ class Member:
         *,
         transport: str = "local",
         timeout_s: float = TIMEOUT_S,
+        return_s: float | None = None,
         on_renew: Callable[[list[str]], None] = lambda nics: None,
         on_notes: Callable[[list[Note]], None] = lambda notes: None,
         overseer: Overseer | None = None,
@@ -76,7 +79,6 @@ class Member:
         self._on_renew, self._on_notes, self.overseer = on_renew, on_notes, overseer
         self._lock = threading.RLock()
         self._renewals: deque[Renew] = deque()  # each at its point: another rank may be past that of the first
-        self._reported: set[str] = set()  # dead NICs
         self.operation = 0
         self.failed: RankFailedError | None = None
         self.lent: Arena | None = None
@@ -97,7 +99,8 @@ class Member:
                 self.overseer.leave()
             raise
         self._control.operation = lambda: self.operation
-        self._links = Links(self.rank, transport, self._control, self.path)
+        self._nics = LostNicsOf(self.rank, self._control.tell)
+        self._links = Links(self.rank, transport, self._control, self.path, timeout_s if return_s is None else return_s)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()
@@ -113,7 +116,9 @@ class Member:
                     self._obey()  # it may have been read in the operation before: then nothing more comes to wake us
                     self._until(lambda: not self._control.halts, "leave to go on")
                 if self._renewals and self._renewals[0].after <= self.operation:
-                    self._on_renew(self._renewals.popleft().nics)
+                    nics = self._renewals.popleft().nics
+                    self._nics.renewed(nics)
+                    self._on_renew(nics)
                 else:
                     break
             self.operation += 1
@@ -147,6 +152,7 @@ class Member:
                 self._part()
             else:
                 self.exchange(None)  # all have come: the first call waits as long as any other one
+            self._nics.connected()
             self._links.connect(layout, schedules, self.lent)
 
     def _part(self) -> None:
@@ -278,8 +284,4 @@ class Member:
         notes = self._links.notes()
         if not notes:
             return
-        dead = {note.nic for note in notes if note.kind == "nic down"} - self._reported
-        if dead:
-            self._reported |= dead
-            self._control.tell(LostNics(sorted(dead)))
-        self._on_notes(notes)
+        self._on_notes(self._nics.read(notes, self._links.layout))
