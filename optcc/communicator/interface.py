@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from optcc.communicator.calls import Calls
 from optcc.communicator.clusters import (
@@ -94,16 +94,14 @@ class Communicator(Calls):
         cluster: Given | None = None,
         *,
         transport: str = "local",
-        timeout_s: float = TIMEOUT_S,
-        return_s: float | None = None,
-        reproducible: bool = False,
-        tune: bool = True,
-        on_event: Callable[[Note], None] | None = None,
+        **options: Any,
     ) -> Communicator:
-        """For whoever has found the ranks in another way; `overseer` : in rank 0's process, their hub."""
-        costs = message_costs(cluster, transport)
-        options = CommunicatorOptions(costs, timeout_s, return_s, reproducible, tune, on_event)
-        return cls._with(options, membership, overseer, cluster)
+        """For whoever has found the ranks in another way.
+
+        overseer : in rank 0's process, their hub; options : by name, as of `CommunicatorOptions`
+        """
+        made = CommunicatorOptions(message_costs(cluster, transport), **options)
+        return cls._with(made, membership, overseer, cluster)
 
     @classmethod
     def _with(
@@ -280,7 +278,7 @@ class Communicator(Calls):
         for nic in nics:  # all that have died so far
             cluster = cluster.degrade(nic)
         self._prepared.renew(cluster, self._options.reproducible)
-        self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics))])
+        self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics) or "all are back")])
 
     def _grow(self, place: Membership, given: Cluster | None, interface: str | None, within_s: float) -> Communicator:
         exchange = self._member.exchange if self.world > 1 else lambda value: [value]

@@ -105,7 +105,7 @@ class Links:
         engine = self._engine_of(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
         if linger:
             self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
-        engine.run(_Deadline(time.monotonic() + within_s, engine, self._injector(flows)))
+        engine.run(_Deadline(time.monotonic() + within_s, engine, flows, self._injector(flows)))
 
     def poll(self, until: float) -> None:
         """Between operations: one wait, no longer than `until`, and what peers ask."""
@@ -136,13 +136,15 @@ class Links:
 class _Deadline:
     """Ends an operation that takes too long, and has a injector look on, if there is one."""
 
-    def __init__(self, at: float, engine: Engine, injector: FaultInjector | None) -> None:
-        self._at, self._engine, self._injector, self._start = at, engine, injector, time.monotonic()
+    def __init__(self, at: float, engine: Engine, flows: FlowTransport, injector: FaultInjector | None) -> None:
+        self._at, self._engine, self._flows, self._injector = at, engine, flows, injector
+        self._start = time.monotonic()
 
     def look(self, done: float) -> None:
         if self._injector:
             self._injector.look(done)
         if time.monotonic() > self._at:
+            self._flows.give_up()  # a lost NIC explains more than what it makes late
             took = self._at - self._start
             why = f"not done within {took:.3g} s: {self._engine.waiting_for()}"
             raise PeerLateError(self._engine.awaited or 0, why)

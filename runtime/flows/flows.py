@@ -183,6 +183,10 @@ class FlowTransport:
         """Whether all that was posted has landed at the other ends; if not, `poll` returns when it has."""
         return not self._want() and not self._send_path.busy
 
+    def give_up(self) -> None:
+        """Nothing is waited for any longer. Raises PeerLostError where some flow has no wire left."""
+        self._returning.give_up()
+
     def sent(self) -> dict[int, int]:
         """Bytes of payload that left by each NIC in this operation, replays counted: NIC -> bytes."""
         return self._send_path.sent()

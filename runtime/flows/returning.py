@@ -63,6 +63,14 @@ class Returning:
         self._waiting[out.number] = out
         self.at, self._every = now, FIRST_S
 
+    def give_up(self) -> None:
+        """Raises where something has still no wire to go by."""
+        for out in list(self._waiting.values()):
+            if out.sender.state is SenderState.WAITING:
+                self._handle(out, events.Expired(events.Timer.RETURN))
+            if out.sender.state is SenderState.STRANDED and out.queue:
+                self._handle(out, events.Send())
+
     def look(self, now: float) -> None:
         """Try all wires of the flows that wait, as far as they are not being tried."""
         waits = (SenderState.WAITING, SenderState.STRANDED)
