@@ -171,9 +171,8 @@ class Communicator(Calls):
     # --- failures ----------------------------------------------------------------------------------------------------
 
     def events(self) -> tuple[Note, ...]:
-        """What this rank has noted, the latest 1000: kinds "nic down", "nic up", "lost" (a wire), "fenced", "moved" (a
-        flow), "waiting" (no NIC leads to a rank), "made anew" (a wire), "renewed" (the plan, without the NICs in
-        `text`). Times are of this process's monotonic clock."""
+        """What this rank has noted, the latest 1000, of the kinds in `optcc.communicator.events`. Times are of this
+        process's monotonic clock."""
         return self._events.all()
 
     def shrink(self) -> Communicator:

@@ -76,7 +76,7 @@ class FlowTransport:
             ends, wires, watchdog, timeouts.grace, self._handle, send, self._stirred, clock
         )
         self._failover = failover = PathFailover(ends, wires, watchdog, suspicions, self._handle, self._note)
-        self._returning = returning = Returning(ends, wires, failover, self._handle, send, self._note)
+        self._returning = Returning(ends, wires, failover, self._handle, send, self._note)
         self._shares = shares = Shares(layout, routes, ends.outs, failover.lost, timeouts.look)
         self._send_path = send_path = SendPath(ends, wires, shares, self._do, clock)
         self._receive_path = ReceivePath(ends.ins, wires, self._do)

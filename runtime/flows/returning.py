@@ -19,7 +19,7 @@ from optcc.runtime.protocol import SenderState, events
 from optcc.runtime.wires.contract import Abilities, Cause, Wires
 
 REOPEN, REOPENED, SHUT = "reopen", "reopened", "shut"
-"""What ranks say to each other about a wire: [which of these, wire, number of the try, what the other end must know]."""
+"""What ranks say to each other about a wire: [which of these, wire, number of the try, how to reach this end]."""
 
 FIRST_S, LAST_S = 0.01, 0.25
 """From one try to the next: at first, and later, each time twice as long."""
