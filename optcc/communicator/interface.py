@@ -88,19 +88,13 @@ class Communicator(Calls):
 
     @classmethod
     def of(
-        cls,
-        membership: Membership,
-        overseer: Overseer | None,
-        cluster: Given | None = None,
-        *,
-        transport: str = "local",
-        **options: Any,
+        cls, membership: Membership, overseer: Overseer | None, cluster: Given | None = None, **options: Any
     ) -> Communicator:
         """For whoever has found the ranks in another way.
 
-        overseer : in rank 0's process, their hub; options : by name, as of `CommunicatorOptions`
+        overseer : in rank 0's process, their hub; options : `transport`, and by name those of `CommunicatorOptions`
         """
-        made = CommunicatorOptions(message_costs(cluster, transport), **options)
+        made = CommunicatorOptions(message_costs(cluster, options.pop("transport", "local")), **options)
         return cls._with(made, membership, overseer, cluster)
 
     @classmethod
