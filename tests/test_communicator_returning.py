@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import optcc
+from optcc.communicator import prepared
+from optcc.plans.plan import Plan
 from optcc.values.cluster import Cluster
 from tests.communicators import Ranks
 
@@ -80,9 +82,14 @@ def test_a_nic_that_is_back_is_used_when_it_is_the_only_one(world: int) -> None:
         assert renewed[-1] == "server1/nic1"
 
 
-@pytest.mark.parametrize("world", [2, 3, 4])
-def test_a_kept_plan_outlives_one_nic_after_another(world: int) -> None:
-    """Sums have the bits of the run without a loss; over wires that carry what real ones do."""
+@pytest.mark.parametrize(("world", "family"), [(2, "nested-rings"), (3, "direct-exchange"), (4, "direct-exchange")])
+def test_a_kept_plan_outlives_one_nic_after_another(world: int, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums have the bits of the run without a loss, by plans that could not be made for what is left."""
+
+    def candidates(cluster: Cluster, nbytes: int, *costs: Any) -> list[Plan]:
+        return [optcc.plan(cluster, nbytes, family=family, segments=1)]
+
+    monkeypatch.setattr(prepared, "candidates", candidates)
     cluster = Cluster.uniform(servers=world, nics=4, rate="10Gb/s")
     with Ranks(world, cluster, reproducible=True) as ranks:
         whole = ranks.good(lambda comm: sums(comm, range(9)))

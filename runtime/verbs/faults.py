@@ -28,7 +28,7 @@ class VerbsFaults:
     _rank: int
     _wires: Sequence[Wire]
     _nics: Mapping[int, VerbsNic]
-    _ends: Mapping[int, End]
+    _ends: dict[int, End]
     _bits: Mapping[int, float]
     _reports: NicReports
     _bug: str
