@@ -24,7 +24,7 @@ from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests import effort
 from tests.test_families import FITTING, offered
 
-EACH = (10_000 if effort.whole else 100) // len(FAMILIES)
+EACH = (10_000 if effort.whole else 50) // len(FAMILIES)
 """So many cases of each family."""
 LOSSES = 5
 """Sets of lost NICs that each plan is tried with."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import secrets
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,7 +22,7 @@ from optcc.runtime.wires.contract import FlowSpec, Wire
 log = logging.getLogger(__name__)
 
 
-class VerbsRenewing:
+class VerbsRenewing(ABC):
     """The part of `VerbsWires` that does it. `remade` : how many have been."""
 
     _rank: int
@@ -84,6 +85,6 @@ class VerbsRenewing:
         self._reports.learn(end)
         return end
 
+    @abstractmethod
     def _adopt(self, end: End) -> None:
         """The end of its wire from now on."""
-        raise NotImplementedError
