@@ -12,6 +12,7 @@ import pytest
 from tests.verbs.conftest import PACKAGES, needs_package
 from tests.verbs.test_command import RATE
 
+WHOLE = pytest.mark.whole
 pytestmark = [pytest.mark.rdma, needs_package("click")]
 
 START = """
@@ -90,7 +91,9 @@ def ranks(network: ModuleType, what: str, world: int, *, nics: int = 2, kept: bo
     return [told for told, _ in said]
 
 
-@pytest.mark.parametrize(("world", "kept"), [(2, True), (3, True), (3, False), (4, True)])
+@pytest.mark.parametrize(
+    ("world", "kept"), [pytest.param(2, True, marks=WHOLE), (3, True), pytest.param(3, False, marks=WHOLE), (4, True)]
+)
 def test_calls_over_queue_pairs_survive_one_nic_and_another(network: ModuleType, world: int, kept: bool) -> None:
     said = ranks(network, ONE_BY_ONE, world, kept=kept)
     assert {"struck", "nic down", "moved", "renewed"} <= set(said[1].split(","))
@@ -98,13 +101,15 @@ def test_calls_over_queue_pairs_survive_one_nic_and_another(network: ModuleType,
     assert all("renewed" in told for told in said)
 
 
-@pytest.mark.parametrize(("world", "kept"), [(3, False), (4, True)])
+@pytest.mark.parametrize(("world", "kept"), [pytest.param(3, False, marks=WHOLE), (4, True)])
 def test_random_calls_over_queue_pairs(network: ModuleType, world: int, kept: bool) -> None:
     said = ranks(network, CONTRACT, world, kept=kept)
     assert {"struck", "nic down"} <= set(said[1].split(",")) & set(said[2].split(",")), "the faults met something"
 
 
-@pytest.mark.parametrize(("world", "nics"), [(2, 1), (3, 2), (4, 1), (3, 4)])
+@pytest.mark.parametrize(
+    ("world", "nics"), [pytest.param(2, 1, marks=WHOLE), (3, 2), (4, 1), pytest.param(3, 4, marks=WHOLE)]
+)
 def test_all_nics_of_a_rank_are_away_for_a_while(network: ModuleType, world: int, nics: int) -> None:
     said = ranks(network, AWAY, world, nics=nics, kept=True)
     assert {"struck", "nic down", "waiting", "nic up", "made anew"} <= set(said[1].split(","))
