@@ -248,9 +248,10 @@ class Halted:
 
 @dataclass(frozen=True)
 class LostNics:
-    """NICs that this rank takes to be dead: the plan has to do without them."""
+    """NICs that this rank takes to be dead: the plan has to do without them. `back` : those that it can use, again."""
 
     nics: list[str]
+    back: list[str]
 
 
 @dataclass(frozen=True)

@@ -126,8 +126,10 @@ def test_a_new_plan_that_was_heard_of_in_the_middle_of_a_call_is_taken_up_after_
         assert [[event.kind for event in comm.events()] for comm in ranks.comms] == [["renewed"]] * 2
 
 
-def test_the_last_nic_of_a_server_dies() -> None:
-    with Ranks(3, "uniform:servers=3,nics=1,rate=1Gb/s") as ranks:
+@pytest.mark.parametrize("limit", [{"return_s": 0.3}, {"timeout_s": 2.0}])
+def test_the_last_nic_of_a_server_dies(limit: dict[str, float]) -> None:
+    """It waits for its return as long as it may; then it is the one that has failed."""
+    with Ranks(3, "uniform:servers=3,nics=1,rate=1Gb/s", **limit) as ranks:
         ranks.good(lambda comm: comm.all_reduce(numbers(comm.rank)))
         ranks.good(lambda comm: comm.strike("cut", "server1/nic0", 0.5))
 
@@ -135,7 +137,10 @@ def test_the_last_nic_of_a_server_dies() -> None:
             for _ in range(2):  # a rank that was done already is told by its next call
                 comm.all_reduce(numbers(comm.rank))
 
-        assert failed(ranks.each(call)).rank == 1
+        error = failed(ranks.each(call))
+        assert error.rank == 1
+        assert "no wire left of 1" in str(error)
+        assert "none has come back" in str(error)
 
 
 # --- ranks -----------------------------------------------------------------------------------------------------------

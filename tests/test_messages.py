@@ -77,7 +77,7 @@ EVERY_MESSAGE = [
     Time(6, 1000.25),
     Halt(),
     Halted(17),
-    LostNics(["server1/nic0"]),
+    LostNics(["server1/nic0"], ["server1/nic1"]),
     Renew(17, ["server1/nic0"]),
     Late(2, "not done"),
     Shrink(),

@@ -127,6 +127,27 @@ def test_the_wire_it_is_on_is_refused() -> None:
     assert fed(receiver(), Ask(1, 7)) == [Tell(Refuse(1, 7))]
 
 
+def test_its_own_wire_found_again_is_taken_at_once_since_it_was_fenced() -> None:
+    machine = receiver(2)
+    machine.handle(Folded(0))
+    fed(machine, Lost(7, Cause.PORT), Found(7))
+    assert fed(machine, Expired(Timer.ANSWER)) == [], "nothing more to say about its former life"
+    assert fed(machine, Ask(1, 7)) == [Publish(1, 2, 1), Tell(Answer(1, 2, 1))]
+    assert (machine.state, machine.epoch, machine.wire) == (ReceiverState.OPEN, 1, 7)
+
+
+def test_another_wire_is_taken_without_a_fence_where_its_own_was_found_again() -> None:
+    machine = receiver()
+    fed(machine, Lost(7, Cause.PORT), Found(7))
+    assert fed(machine, Ask(1, 8)) == [Publish(1, 0, 0), Tell(Answer(1, 0, 0))]
+
+
+def test_a_wire_to_move_off_is_not_found() -> None:
+    machine = receiver()
+    fed(machine, Lost(7, Cause.PORT), Ask(1, 8), Found(7), Fenced(7))
+    assert (machine.wire, machine.lost) == (8, {7})
+
+
 def test_an_idle_receiver_that_lost_its_wire_says_so_again_when_probed() -> None:
     machine = receiver()
     notice = Tell(Notice(7, Cause.PORT))

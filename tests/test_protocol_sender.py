@@ -24,6 +24,7 @@ from optcc.runtime.protocol.events import (
     Release,
     Send,
     Severed,
+    Start,
     Stop,
     Timer,
     Write,
@@ -216,3 +217,50 @@ def test_a_stranded_flow_takes_the_first_wire_that_is_found() -> None:
     machine = sender(wires=(7, 8))
     fed(machine, Lost(8, Cause.PORT), Lost(7, Cause.PORT))
     assert fed(machine, Found(8), Fenced(7)) == [Fence(7), *question(1, 8)]
+
+
+# --- a wire that may come back ---------------------------------------------------------------------------------------
+
+
+def waiting(posted: int, acked: int = 0) -> Sender:
+    """With all of its wires lost, of which one may come back."""
+    machine = Sender((7, 8), 4, waits=True)
+    fed(machine, *[Send()] * posted, *(Acked(7, seq) for seq in range(acked)), Lost(8, Cause.PORT))
+    assert fed(machine, Lost(7, Cause.PORT)) == [Fence(7)]
+    assert fed(machine, Fenced(7)) == [Start(Timer.RETURN)]
+    assert (machine.state, machine.may_send, machine.stuck(True)) == (SenderState.WAITING, False, False)
+    return machine
+
+
+@pytest.mark.parametrize("wire", [7, 8])
+def test_it_waits_for_a_wire_and_resumes_there_even_on_its_own(wire: int) -> None:
+    machine = waiting(3, 1)
+    assert fed(machine, Acked(7, 2), Notice(8, Cause.ERROR), Fenced(7), Heard(0)) == []
+    assert fed(machine, Found(wire)) == [Stop(Timer.RETURN), *question(1, wire)]
+    again = [Write(wire, 1, 2, True)]
+    assert fed(machine, Answer(1, 2, 2)) == [Stop(Timer.ANSWER), Release(2), Moved(1, 7, wire, Cause.PORT, 1), *again]
+    assert (machine.state, machine.wire) == (SenderState.ACTIVE, wire)
+
+
+def test_it_waits_again_when_the_wire_that_came_back_is_refused_or_lost() -> None:
+    machine = waiting(1)
+    fed(machine, Found(7))
+    assert fed(machine, Refuse(1, 7)) == [Stop(Timer.ANSWER), Start(Timer.RETURN)]
+    fed(machine, Found(7))
+    assert fed(machine, Lost(7, Cause.PORT)) == [Stop(Timer.ANSWER), Start(Timer.RETURN)]
+    assert fed(machine, Found(8)) == [Stop(Timer.RETURN), *question(3, 8)]
+
+
+def test_it_waits_in_vain_and_gives_up_what_it_owes() -> None:
+    machine = waiting(1)
+    assert fed(machine, Expired(Timer.ANSWER)) == []
+    (severed,) = fed(machine, Expired(Timer.RETURN))
+    assert isinstance(severed, Severed)
+    assert "none has come back" in severed.why
+
+
+def test_one_that_owes_nothing_is_stranded_and_a_wire_may_still_come_back() -> None:
+    machine = waiting(1, 1)
+    assert fed(machine, Expired(Timer.RETURN)) == []
+    assert (machine.state, machine.may_send) == (SenderState.STRANDED, True)
+    assert fed(machine, Found(7)) == [Stop(Timer.RETURN), *question(1, 7)]

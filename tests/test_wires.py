@@ -382,5 +382,7 @@ def test_abilities_are_found_by_their_names() -> None:
     """A name that no wires have would be an ability that nobody gets."""
     assert set(vars(Abilities.of(Bare())).values()) == {None}  # type: ignore[arg-type]
     local = Abilities.of(LocalWires.__new__(LocalWires))
-    assert {name for name, able in vars(local).items() if able} == {"hasten", "landed", "held", "break_path"}
+    assert {name for name, able in vars(local).items() if able} == {
+        *("hasten", "landed", "held", "break_path", "renew", "join")
+    }
     assert callable(CudaWires.payload)

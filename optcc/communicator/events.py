@@ -1,4 +1,9 @@
-"""What a communicator has seen happen: kept, logged, and told to whoever asked."""
+"""What a communicator has seen happen: kept, logged, and told to whoever asked.
+
+Kinds: "nic down", "nic up", "lost" (a wire), "fenced" (this end of it), "moved" (a flow, to another wire). Also
+"waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without the NICs in `text`), "late" (a rank
+that mostly comes last to calls, in `text`).
+"""
 
 from __future__ import annotations
 
@@ -9,6 +14,9 @@ from collections.abc import Callable, Sequence
 from optcc.runtime.messages import Note
 
 log = logging.getLogger("optcc.communicator")
+
+WARNINGS = "nic down", "nic up", "waiting", "renewed"
+"""Kinds that are logged as warnings; others as information."""
 
 EVENTS = 1000
 """So many events are kept; older ones are forgotten."""
@@ -29,7 +37,7 @@ class Events:
         """More of them."""
         self._kept.extend(notes)
         for note in notes:
-            level = logging.WARNING if note.kind in ("nic down", "renewed") else logging.INFO
+            level = logging.WARNING if note.kind in WARNINGS else logging.INFO
             log.log(level, "rank %d: %s %s %s %s %s", self._rank, note.kind, note.nic, note.far, note.cause, note.text)
             if self._tell:
                 try:

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from optcc.communicator.calls import Calls
 from optcc.communicator.clusters import (
@@ -49,6 +49,7 @@ class Communicator(Calls):
     rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
         speaks of other ranks, this is the only one
     timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
+    return_s : seconds that a rank waits for a NIC to be back when its last one is lost; None: as many as `timeout_s`
     reproducible : sums are rounded the same in every run, whatever NICs fail. Nothing is tuned, and plans are kept,
         although they are no longer the best
     tune : the first calls of each size class measure a few plans, of which the fastest is kept
@@ -68,6 +69,7 @@ class Communicator(Calls):
         world: int | None = None,
         interface: str | None = None,
         timeout_s: float = TIMEOUT_S,
+        return_s: float | None = None,
         reproducible: bool = False,
         tune: bool = True,
         on_event: Callable[[Note], None] | None = None,
@@ -75,7 +77,7 @@ class Communicator(Calls):
         if transport not in TRANSPORTS:
             raise InputError("no such transport", where="transport", expected=" or ".join(TRANSPORTS), got=transport)
         costs = message_costs(cluster, transport)
-        self._options = CommunicatorOptions(costs, timeout_s, reproducible, tune, on_event)
+        self._options = CommunicatorOptions(costs, timeout_s, return_s, reproducible, tune, on_event)
         overseer = None
         with as_arguments():
             rank = None if rank is None else whole(rank, "rank")
@@ -89,20 +91,14 @@ class Communicator(Calls):
 
     @classmethod
     def of(
-        cls,
-        membership: Membership,
-        overseer: Overseer | None,
-        cluster: Given | None = None,
-        *,
-        transport: str = "local",
-        timeout_s: float = TIMEOUT_S,
-        reproducible: bool = False,
-        tune: bool = True,
-        on_event: Callable[[Note], None] | None = None,
+        cls, membership: Membership, overseer: Overseer | None, cluster: Given | None = None, **options: Any
     ) -> Communicator:
-        """For whoever has found the ranks in another way; `overseer` : in rank 0's process, their hub."""
-        options = CommunicatorOptions(message_costs(cluster, transport), timeout_s, reproducible, tune, on_event)
-        return cls._with(options, membership, overseer, cluster)
+        """For whoever has found the ranks in another way.
+
+        overseer : in rank 0's process, their hub; options : `transport`, and by name those of `CommunicatorOptions`
+        """
+        made = CommunicatorOptions(message_costs(cluster, options.pop("transport", "local")), **options)
+        return cls._with(made, membership, overseer, cluster)
 
     @classmethod
     def _with(
@@ -148,6 +144,7 @@ class Communicator(Calls):
             membership,
             transport=options.costs.transport,
             timeout_s=options.timeout_s,
+            return_s=options.return_s,
             join_s=within_s,
             overseer=overseer,
             on_renew=self._renew,
@@ -176,9 +173,8 @@ class Communicator(Calls):
     # --- failures ----------------------------------------------------------------------------------------------------
 
     def events(self) -> tuple[Note, ...]:
-        """What this rank has noted, the latest 1000: kinds "nic down", "lost" (a wire), "fenced", "moved" (a flow),
-        "renewed" (the plan, without the NICs in `text`). "late" is a rank that mostly comes last to calls, in `text`.
-        Times are of this process's monotonic clock."""
+        """What this rank has noted, the latest 1000, of the kinds in `optcc.communicator.events`. Times are of this
+        process's monotonic clock."""
         self._demand_own()
         return self._events.all()
 
@@ -239,12 +235,12 @@ class Communicator(Calls):
         group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
         return self._sub(group) if group else None
 
-    def strike(self, kind: str, nic: str, part: float = 0.5, *, amount: float = 0.0, far: str = "") -> None:
+    def strike(self, kind: str, nic: str, part: float = 0.5, amount: float = 0.0, far: str = "") -> None:
         """Inject a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
         `nic`, such as "server1/nic0". It strikes in the next operation, when the part `part` of its rank's transfers is
         done. All ranks may call.
 
-        amount : seconds of a "flap" or a "pause"; the part of its rate that a "slow" NIC keeps
+        amount : seconds of a "flap", an "away" or a "pause"; the part of its rate that a "slow" NIC keeps
         far : the NIC at the other end of a "path"
 
         Raises InputError for no such kind or NIC, for what is missing, and for what this transport cannot be done to.
@@ -296,7 +292,7 @@ class Communicator(Calls):
         for nic in nics:  # all that have died so far
             cluster = cluster.degrade(nic)
         self._prepared.renew(cluster, self._options.reproducible)
-        self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics))])
+        self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics) or "all are back")])
 
     def _grow(self, place: Membership, given: Cluster | None, interface: str | None, within_s: float) -> Communicator:
         exchange: Exchange = lambda value: [value]  # noqa: E731

@@ -14,6 +14,7 @@ import numpy as np
 
 from optcc.communicator.clusters import MessageCosts
 from optcc.errors import InputError
+from optcc.runtime.control.connecting import TIMEOUT_S
 from optcc.runtime.messages import Note
 
 
@@ -22,13 +23,16 @@ class CommunicatorOptions:
     """What holds for a communicator and for those that come of it; see `Communicator`."""
 
     costs: MessageCosts
-    timeout_s: float
-    reproducible: bool
-    tune: bool
-    on_event: Callable[[Note], None] | None
+    timeout_s: float = TIMEOUT_S
+    return_s: float | None = None
+    reproducible: bool = False
+    tune: bool = True
+    on_event: Callable[[Note], None] | None = None
 
     def __post_init__(self) -> None:
         seconds(self.timeout_s, "timeout_s")
+        if self.return_s is not None:
+            number(self.return_s, "return_s", "seconds, 0 or more", lambda found: found >= 0)
         if self.on_event is not None and not callable(self.on_event):
             got = type(self.on_event).__name__
             raise InputError("cannot be called", where="on_event", expected="a function of an event", got=got)

@@ -13,7 +13,9 @@ from optcc.plans.plan import Plan
 from optcc.runtime.control.member import Member
 from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.wires.layout import WINDOW_BYTES, layout_of
+from optcc.schedule.carried import carried_by
 from optcc.schedule.columns import Schedule
+from optcc.schedule.routes import ports_of
 from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
 from optcc.schedule.tuned import PIECE_BYTES
 from optcc.values.cluster import Cluster
@@ -67,7 +69,7 @@ class Prepared:
 
     def __init__(self, member: Member, cluster: Cluster, costs: MessageCosts, say: Say, tune: bool) -> None:
         self._member, self._costs, self._say, self._tune = member, costs, say, tune
-        self._planned_for = cluster
+        self._planned_for = self._whole = cluster
         self.trials: RecentlyUsed[Trial] = RecentlyUsed(CLASSES)
         """By `size_class`."""
         self._start(cluster)
@@ -75,9 +77,9 @@ class Prepared:
     def renew(self, cluster: Cluster, reproducible: bool) -> None:
         """From now on for this cluster, over wires made anew with the first call.
 
-        reproducible : plans stay, so that sums are rounded as ever; only what each NIC carries is dealt anew
+        reproducible : plans stay, so that sums are rounded as ever; only which NIC carries what changes
         """
-        if not reproducible:
+        if not reproducible and cluster.servers != self._planned_for.servers:
             self._planned_for = cluster
             self.trials.clear()
         self._start(cluster)
@@ -102,8 +104,7 @@ class Prepared:
             return found
         match kind:
             case "all_reduce" if trial:
-                recipe = trial.plan.recipe
-                schedule, widest = recipe.lower(self.cluster, nbytes), recipe.lower(self.cluster, LARGE)
+                schedule, widest = self._lowered(trial.plan, nbytes), self._lowered(trial.plan, LARGE)
             case "all_reduce":
                 schedule, widest = one_tree(self.cluster, nbytes), one_tree(self.cluster, LARGE)
             case "broadcast":
@@ -121,6 +122,10 @@ class Prepared:
         trial = self.trials.find(size_class(nbytes))
         if trial:
             trial.took(seconds, nbytes)
+
+    def _lowered(self, plan: Plan, nbytes: int) -> Schedule:
+        """By the NICs that there are now; the plan may have been made for more."""
+        return carried_by(self.cluster, plan.recipe.lower(plan.cluster, nbytes), plan.cluster)
 
     def _trial(self, nbytes: int) -> Trial:
         """Of the size class. Rank 0 plans; the others hear of it, so that all have the same plans."""
@@ -162,7 +167,8 @@ class Prepared:
         schedules = dict(self._tables.values())
         into = Counter(flow.dst for flow in layout_of(schedules).flows)
         window = min(max(UNDER_WAY // max(into.values()), WINDOW_BYTES // 4), WINDOW_BYTES)
-        self._member.connect(layout_of(schedules, window_bytes=window), schedules)
+        layout = layout_of(schedules, window_bytes=window, spare=ports_of(self._whole))
+        self._member.connect(layout, schedules)
         self._say(wires_text(self._member.layout, self._member.rank, self._member.path))
         self._connected = True
         self._calls.clear()  # some may go by routes that are forgotten

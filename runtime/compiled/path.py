@@ -58,6 +58,7 @@ class CompiledPath:
         self.timing, self.bytes_s, self.clock_s = 0, 0.0, 0.0
         self.chunks, self.most = 0, UNBOUNDED
         self.flows, self.lines = tables_for(flows, wires)
+        self._remade = 0  # wires that had been made anew then
 
     def tables_of(self, program: Program) -> ProgramTables:
         """Made once."""
@@ -103,6 +104,9 @@ class CompiledPath:
         busy = g[t.UNSENT] or g[t.UNFINISHED] or flows._send_path.busy
         if not busy or flows._inbox or flows._receive_path.due or flows._shares.monitor.factors:
             return False
+        if wires.remade != self._remade:
+            self._remade = wires.remade
+            self.flows, self.lines = tables_for(flows, wires)
         if not self.lines.is_steady():
             return False
         if self._bound is None or self._bound() is not engine:

@@ -21,6 +21,7 @@ from optcc.runtime.wires.layout import Layout
 
 KINDS: Mapping[str, str] = {
     "cut": "the NIC's link goes down, and the NIC says so",
+    "away": "the NIC's link is down for `amount` seconds, and the NIC says so",
     "hole": "a black hole: what enters or leaves by the NIC disappears, and nobody says so",
     "no data": "chunks that enter or leave by the NIC disappear; acknowledgements do not",
     "no acks": "acknowledgements that enter or leave by the NIC disappear; chunks do not",
@@ -45,6 +46,7 @@ NETWORK = ("hole", "no data", "no acks", "flap", "slow")
 
 
 AMOUNTS: Mapping[str, tuple[str, float]] = {
+    "away": ("seconds, more than 0", math.inf),
     "flap": ("seconds, more than 0", math.inf),
     "pause": ("seconds, more than 0", math.inf),
     "slow": ("the part of the rate that is left, more than 0, up to 1", 1.0),
@@ -188,6 +190,9 @@ class FaultInjector:
         match strike.kind:
             case "cut":
                 wires.cut(nic)
+            case "away":
+                wires.cut(nic)
+                wires.mend(nic, strike.amount)
             case "hole":
                 wires.darken(nic)
             case "path":

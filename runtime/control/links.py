@@ -20,6 +20,7 @@ from optcc.runtime.engine.program import Program
 from optcc.runtime.errors import PeerLateError
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.receive_path import nothing_runs
+from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
@@ -28,14 +29,18 @@ from optcc.schedule import Schedule
 
 
 class Links:
-    """Those of rank `rank`, none at first; made by `connect`, on all ranks at the same time. `path` : of chunks."""
+    """Those of rank `rank`, none at first; made by `connect`, on all ranks at the same time.
 
-    def __init__(self, rank: int, transport: str, control: Control, path: ChunkPath) -> None:
+    path : of chunks; return_s : so long a rank without a NIC waits for one to be back
+    """
+
+    def __init__(self, rank: int, transport: str, control: Control, path: ChunkPath, return_s: float) -> None:
         self._rank, self._transport, self._control = rank, transport, control
         self._wires: Any = None
         self._flows: FlowTransport | None = None
         self._strikes: list[Strike] = []
-        self._path = path
+        self._path, self._timeouts = path, Timeouts(back=return_s)
+        self._away: dict[str, float] = {}  # emulated NICs whose links are down, and until when
         self._engine_of: Callable[..., Engine] = Engine
 
     @property
@@ -51,13 +56,20 @@ class Links:
         rates = [Rates(math.inf, math.inf)] * len(layout.nics)
         self._wires = open_wires(self._transport, self._rank, layout, rates, self._control, HOST, lent)
         routes = {name: schedule.routes for name, schedule in schedules.items()}
-        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._control.send, time.monotonic)
+        for nic, port in enumerate(layout.nics):
+            if port.name in self._away:
+                self._wires.cut(nic)
+                self._wires.mend(nic, self._away[port.name] - time.monotonic())
+        self._flows = FlowTransport(
+            self._rank, layout, routes, self._wires, self._control.send, time.monotonic, self._timeouts
+        )
         self._engine_of = engines(self._path, self._flows, self._wires)
         self._control.on_message = self._flows.message
 
     def close(self) -> None:
         """Let go of all; an end that closes is a loss at the other one."""
         if self._wires:
+            self._away = {self.layout.nics[nic].name: at for nic, at in getattr(self._wires, "away", {}).items()}
             self._wires.close()
         self._wires = self._flows = None
         self._control.on_message = lambda origin, value: None
@@ -95,7 +107,7 @@ class Links:
         engine = self._engine_of(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
         if linger:
             self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
-        engine.run(_Deadline(within_s, engine, self._injector(flows), asks))
+        engine.run(_Deadline(within_s, engine, flows, self._injector(flows), asks))
 
     def poll(self, until: float) -> None:
         """Between operations: one wait, no longer than `until`, and what peers ask."""
@@ -130,10 +142,11 @@ class _Deadline:
         self,
         within_s: float,
         engine: Engine,
+        flows: FlowTransport,
         injector: FaultInjector | None,
         asks: tuple[float, Callable[[], None]],
     ) -> None:
-        self._within_s, self._engine, self._injector = within_s, engine, injector
+        self._within_s, self._engine, self._flows, self._injector = within_s, engine, flows, injector
         (ask_s, self._ask), now = asks, time.monotonic()
         self._ask_at, self._end = now + ask_s, now + within_s
 
@@ -145,6 +158,7 @@ class _Deadline:
             self._ask_at = math.inf
             self._ask()
         if now > self._end:
+            self._flows.give_up()  # a lost NIC explains more than what it makes late
             why = f"not done within {self._within_s:.3g} s: {self._engine.waiting_for()}"
             raise PeerLateError(self._engine.awaited, why)
 

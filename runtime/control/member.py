@@ -24,6 +24,7 @@ from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
 from optcc.runtime.control.links import Links
+from optcc.runtime.control.lost_nics import LostNicsOf
 from optcc.runtime.control.member_failure import regroup, verdict
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
@@ -32,7 +33,7 @@ from optcc.runtime.devices.host import Op
 from optcc.runtime.engine.program import Program
 from optcc.runtime.errors import CallsDifferError, PeerLateError, RankFailedError
 from optcc.runtime.flows.ends import SIGNS
-from optcc.runtime.messages import CLOSE, Broken, HasCalled, LostNics, Note, Renew, Reply, Strike
+from optcc.runtime.messages import CLOSE, Broken, HasCalled, Note, Renew, Reply, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
 from optcc.schedule import Schedule
@@ -61,6 +62,7 @@ class Member:
     join_s : for finding the hub; None: as for ranks that are started at the same time
     path : of chunks, as OPTCC_PATH asks for
     lent : an arena to share with another member of this process; None: one of its own, where the transport lends
+    return_s : for a NIC to be back, where this rank has none left; None: as for an operation
     overseer : where this process has the ranks' hub: that of a job with rank 0
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
@@ -73,6 +75,7 @@ class Member:
         transport: str = "local",
         timeout_s: float = TIMEOUT_S,
         join_s: float | None = None,
+        return_s: float | None = None,
         on_renew: Callable[[list[str]], None] = lambda nics: None,
         on_notes: Callable[[list[Note]], None] = lambda notes: None,
         overseer: Overseer | None = None,
@@ -85,7 +88,6 @@ class Member:
         self._on_renew, self._on_notes, self.overseer = on_renew, on_notes, overseer
         self._lock = threading.RLock()
         self._renewals: deque[Renew] = deque()  # each at its point: another rank may be past that of the first
-        self._reported: set[str] = set()  # dead NICs
         self.operation = 0
         self._called: dict[int, str] = {}  # the last CALLS operations, in words
         self._asked = 0  # the hub wants to hear of operations up to this one
@@ -111,7 +113,8 @@ class Member:
         self._control.operation = lambda: self.operation
         self._control.on_ask = self._answer
         self._control.patience_s = timeout_s
-        self._links = Links(self.rank, transport, self._control, self.path)
+        self._nics = LostNicsOf(self.rank, self._control.tell)
+        self._links = Links(self.rank, transport, self._control, self.path, timeout_s if return_s is None else return_s)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()
@@ -128,7 +131,9 @@ class Member:
                     self._obey()  # it may have been read in the operation before: then nothing more comes to wake us
                     self._until(lambda: not self._control.halts, "leave to go on")
                 if self._renewals and self._renewals[0].after <= self.operation:
-                    self._on_renew(self._renewals.popleft().nics)
+                    nics = self._renewals.popleft().nics
+                    self._nics.renewed(nics)
+                    self._on_renew(nics)
                 else:
                     break
             self._begin(call)
@@ -181,6 +186,7 @@ class Member:
                 self._part()
             else:
                 self.exchange(None)  # all have come: the first call waits as long as any other one
+            self._nics.connected()
             self._links.connect(layout, schedules, self.lent)
 
     def _part(self) -> None:
@@ -323,8 +329,4 @@ class Member:
         notes = self._links.notes()
         if not notes:
             return
-        dead = {note.nic for note in notes if note.kind == "nic down"} - self._reported
-        if dead:
-            self._reported |= dead
-            self._control.tell(LostNics(sorted(dead)))
-        self._on_notes(notes)
+        self._on_notes(self._nics.read(notes, self._links.layout))

@@ -149,10 +149,10 @@ class Overseer(Hub):
                 self._detector.heard(rank, message, now)
             case Reply():
                 self._left.add(rank)
-            case LostNics(nics):
+            case LostNics(nics, back):
                 news = [nic for nic in nics if nic not in self._dead_nics]
-                self._dead_nics += news
-                if news and not self._renewing:
+                self._dead_nics = [nic for nic in self._dead_nics if nic not in back] + news
+                if (news or back) and not self._renewing:
                     self._renewing, self._halted = True, {}
                     self.send(self._ranks, Halt())
             case Halted(operation):

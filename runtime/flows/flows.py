@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from optcc.runtime.engine.program import Move
@@ -18,6 +19,7 @@ from optcc.runtime.flows.ends import OPERATIONS, Ends, In, Out, machine_of
 from optcc.runtime.flows.path_failover import PathFailover
 from optcc.runtime.flows.progress_watchdog import ProgressWatchdog
 from optcc.runtime.flows.receive_path import ReceivePath, nothing_runs
+from optcc.runtime.flows.returning import Returning
 from optcc.runtime.flows.send_path import SendPath
 from optcc.runtime.flows.shares import Shares
 from optcc.runtime.flows.suspicion import Suspicions
@@ -65,7 +67,8 @@ class FlowTransport:
         able = Abilities.of(wires)
         self._hasten, self._flush = able.hasten, able.flush
 
-        self._ends = ends = Ends(rank, layout, Sender, Receiver)
+        waits = timeouts.back > 0 and able.renew is not None
+        self._ends = ends = Ends(rank, layout, partial(Sender, waits=waits), Receiver)
         self._outs, self._ins = ends.outs, ends.ins
         self._watchdog = watchdog = ProgressWatchdog({f: out.sender for f, out in ends.outs.items()}, timeouts.progress)
         self._timers = timers = Timers(timeouts, watchdog, able.look_again or clock)
@@ -73,6 +76,7 @@ class FlowTransport:
             ends, wires, watchdog, timeouts.grace, self._handle, send, self._stirred, clock
         )
         self._failover = failover = PathFailover(ends, wires, watchdog, suspicions, self._handle, self._note)
+        self._returning = Returning(ends, wires, failover, self._handle, send, self._note)
         self._shares = shares = Shares(layout, routes, ends.outs, failover.lost, timeouts.look)
         self._send_path = send_path = SendPath(ends, wires, shares, self._do, clock)
         self._receive_path = ReceivePath(ends.ins, wires, self._do)
@@ -85,7 +89,7 @@ class FlowTransport:
             Completed: send_path.completed,
             Credited: send_path.credited,
             Failed: lambda f: failover.lose(f.wire, f.cause, f.detail),
-            Drained: failover.drained,
+            Drained: self._drained,
             Record: suspicions.recorded,
             PortDown: failover.port_down,
             PortUp: lambda up: self._note("nic up", layout.nics[up.nic].name),
@@ -97,7 +101,7 @@ class FlowTransport:
             events.Fence: failover.fence,
             events.Tell: self._tell,
             events.Read: suspicions.read,
-            events.Start: lambda flow, c: timers.start(flow.number, c),
+            events.Start: self._start,
             events.Stop: lambda flow, c: timers.stop(flow.number, c.timer),
             events.Spread: suspicions.spread,
             events.Moved: self._moved,
@@ -141,7 +145,8 @@ class FlowTransport:
         receive_path, send_path = self._receive_path, self._send_path
         receive_path.take = take
         before = send_path.now
-        wake = self.next_wake() if self._timers or self._inbox else self._look_at
+        waits = self._timers or self._inbox or self._returning.at < math.inf
+        wake = self.next_wake() if waits else self._look_at
         due = wake <= before
         if receive_path.due:
             receive_path.take_early()
@@ -166,7 +171,7 @@ class FlowTransport:
         """When `poll` has something to do even if nothing happens; inf: nothing."""
         if self._inbox:
             return -math.inf
-        return min(self._look_at, self._timers.next())
+        return min(self._look_at, self._timers.next(), self._returning.at)
 
     def given(self) -> bool:
         """Whether all that was posted has been given to wires, so that it lands without anything done here."""
@@ -177,6 +182,10 @@ class FlowTransport:
     def drain(self) -> bool:
         """Whether all that was posted has landed at the other ends; if not, `poll` returns when it has."""
         return not self._want() and not self._send_path.busy
+
+    def give_up(self) -> None:
+        """Nothing is waited for any longer. Raises PeerLostError where some flow has no wire left."""
+        self._returning.give_up()
 
     def sent(self) -> dict[int, int]:
         """Bytes of payload that left by each NIC in this operation, replays counted: NIC -> bytes."""
@@ -196,7 +205,10 @@ class FlowTransport:
             self._does[type(command)](flow, command)
 
     def _read(self, rank: int, value: Any) -> None:
-        """A message: to the sender of the flow if its receiver wrote it, and the other way round."""
+        """A message: about a wire; or to the sender of a flow if its receiver wrote it, and the other way round."""
+        if isinstance(value, list) and value and isinstance(value[0], str):
+            self._returning.hear(rank, value)
+            return
         flow, message = messages.from_json(value)
         mine = self._ends.get(flow)
         if mine is None or mine.peer != rank:
@@ -211,6 +223,8 @@ class FlowTransport:
 
     def _expire(self, now: float) -> None:
         """Timers that had run out by `now`, and flows that have not moved for too long."""
+        if now >= self._returning.at:
+            self._returning.look(now)
         for flow, timer in self._timers.over(now):
             self._handle(self._ends[flow], events.Expired(timer))
         if now < self._look_at:
@@ -240,6 +254,15 @@ class FlowTransport:
     def _stirred(self) -> None:
         self._want()
         self._look_soon()
+
+    def _start(self, flow: Out | In, command: events.Start) -> None:
+        self._timers.start(flow.number, command)
+        if command.timer is events.Timer.RETURN and isinstance(flow, Out):
+            self._returning.wait(flow, self._clock())
+
+    def _drained(self, happening: Drained) -> None:
+        self._failover.drained(happening)
+        self._returning.drained(happening.wire)
 
     def _tell(self, flow: Out | In, command: events.Tell) -> None:
         message = command.message

@@ -78,16 +78,32 @@ class PathFailover:
             if down.nic in (self._layout.wires[wire].out, self._layout.wires[wire].into):
                 self.lose(wire, down.cause, down.detail)
 
+    def is_drained(self, wire: int) -> bool:
+        """Whether this end of a wire is fenced. If not, it will be, and `drained` is called."""
+        if wire in self._drained:
+            return True
+        if wire not in self._fences:
+            self._fences[wire] = []
+            self._wires.fence(wire)
+        return False
+
+    def found(self, wire: int) -> None:
+        """A wire has been made anew."""
+        self.lost.discard(wire)
+        self._drained.discard(wire)
+        self._down.discard(self._ends.nic(wire))
+
     def fence(self, flow: Out | In, command: events.Fence) -> None:
         """A wire is fenced once, for all its flows: the others lose it with this one."""
         wire = command.wire
         if wire in self._drained:
             self._handle(flow, events.Fenced(wire))
             return
+        begun = wire in self._fences
         waiting = self._fences.setdefault(wire, [])
         if flow not in waiting:
             waiting.append(flow)
-        if len(waiting) == 1:
+        if not begun:
             if isinstance(flow, Out):
                 self.lose(wire, flow.sender.cause, "given up")
             else:

@@ -20,12 +20,14 @@ class Timeouts:
     answer : at most so long for an answer to a question, before it is repeated
     first : so long before it is repeated for the first two times, about two round trips of a message; then twice as
         long every other time. A question too many costs nothing, for the same answer is given again
+    back : so long for some wire to come back, where none is left; 0: that is not waited for
     """
 
     progress: float = 1.0
     grace: float = 0.5
     answer: float = 0.25
     first: float = 0.002
+    back: float = 0.0
 
     @property
     def look(self) -> float:
@@ -55,6 +57,8 @@ class Timers:
         if command.timer is Timer.GRACE:
             seconds = self._timeouts.grace
             self._watchdog.grace(flow)
+        elif command.timer is Timer.RETURN:
+            seconds = self._timeouts.back
         self._ends[flow, command.timer] = self._clock() + seconds
 
     def stop(self, flow: int, timer: Timer) -> None:

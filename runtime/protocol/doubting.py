@@ -24,11 +24,12 @@ class SenderState(StrEnum):
     GRACE = "grace"  # on its wire, but nothing moves and the peer is alive
     FENCING = "fencing"  # the wire is lost, its own end not yet drained
     ASKING = "asking"  # its own end is fenced; where to resume on another wire?
+    WAITING = "waiting"  # no wire left, and its own end of the last one fenced; one may come back
     STRANDED = "stranded"  # no wire left, but nothing owed either
     SEVERED = "severed"  # given up
 
 
-MUTE = (SenderState.FENCING, SenderState.ASKING, SenderState.SEVERED)
+MUTE = (SenderState.FENCING, SenderState.ASKING, SenderState.WAITING, SenderState.SEVERED)
 """Nothing is sent in these."""
 
 PROBES = 8

@@ -19,6 +19,7 @@ class Timer(StrEnum):
     PROGRESS = "progress"  # runs while something is outstanding, starts anew with every sign of progress
     GRACE = "grace"  # from a living peer's answer until it is asked once more, for the verdict
     ANSWER = "answer"  # from a question to its repetition
+    RETURN = "return"  # for a wire to come back, where none is left
 
 
 # --- between ranks -------------------------------------------------------------------------------------------------

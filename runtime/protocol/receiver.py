@@ -170,9 +170,13 @@ class Receiver(SteadyReceiver):
         return (Tell(self._notice), Start(Timer.ANSWER, NOTICES - 1 - self._left))
 
     def _found(self, event: Found) -> Commands:
-        """The wire may be asked for again, unless the flow is moving off it."""
+        """The wire may be asked for again, unless the flow is moving off it. If it is the flow's own, nothing can come
+        by its former life any more, and there is no more to say about that."""
         if event.wire != self.wire:
             self.lost.discard(event.wire)
+        elif self.state is _R.CUT:
+            self.lost.discard(event.wire)
+            self._notice, self._left = None, 0
         return ()
 
     def _ask(self, event: Ask) -> Commands:
@@ -184,7 +188,11 @@ class Receiver(SteadyReceiver):
         if event.epoch == self._asked.epoch:
             return self._answer() if event.epoch == self.epoch else (Tell(Refuse(*event)),)
         self._asked, self._left = event, 0  # whoever asks has heard
-        if event.wire in self.lost or event.wire == self.wire:
+        if event.wire in self.lost:
+            return (Tell(Refuse(*event)),)
+        if self.state is _R.CUT and self.wire not in self.lost:
+            return self._move()  # its wire was lost, and has been found: so it was fenced
+        if event.wire == self.wire:
             return (Tell(Refuse(*event)),)
         self._go(_R.FENCING)
         return (Fence(self.wire),)
@@ -206,10 +214,14 @@ class Receiver(SteadyReceiver):
         if wire in self.lost:
             self._go(_R.CUT)
             return (Tell(Refuse(epoch, wire)),)
-        self.epoch, self.wire, self._notice = epoch, wire, None
+        return self._move()
+
+    def _move(self) -> Commands:
+        self.epoch, self.wire = self._asked
+        self._notice = None
         self._returned = self.folded
         self._go(_R.OPEN)
-        return (Publish(epoch, self.landed, self.folded), *self._answer())
+        return (Publish(self.epoch, self.landed, self.folded), *self._answer())
 
     def _answer(self) -> Commands:
         return (Tell(Answer(self.epoch, self.landed, self.folded)),)
@@ -233,7 +245,7 @@ Receiver.learn(
             Row((_R.OPEN, _R.FENCING), (Expired,), Receiver._ignore),
             Row(_ALL, (Found,), Receiver._found),
             Row((_R.OPEN,), (Ask,), Receiver._ask, (_R.OPEN, _R.FENCING)),
-            Row((_R.CUT,), (Ask,), Receiver._ask, (_R.CUT, _R.FENCING)),
+            Row((_R.CUT,), (Ask,), Receiver._ask, (_R.CUT, _R.FENCING, _R.OPEN)),
             Row((_R.FENCING,), (Ask,), Receiver._ask_other),
             Row((_R.FENCING,), (Fenced,), Receiver._fenced, (_R.FENCING, _R.OPEN, _R.CUT)),
             Row((_R.OPEN, _R.CUT), (Fenced,), Receiver._ignore),

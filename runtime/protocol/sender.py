@@ -13,8 +13,9 @@ What the transport owes this machine, besides carrying out its commands:
 * Doubt only while `state` is ACTIVE, `reading` only if nothing is outstanding.
 * No Expired(PROGRESS) and no Expired(GRACE) while what the flow's NIC was given before is still coming through.
 * Lost to every flow of a wire, when it is lost and when another flow has fenced it.
-* Found only for a wire whose both ends are new and which no flow is still on or moving off; nothing about its former
-  life, messages included, comes after that, nothing about its new one before.
+* Found only for a wire whose ends are new, or will be before anything comes by it, and which no flow is moving off.
+  Nothing about its former life, messages included, comes after that, nothing about its new one before. A flow may still
+  be on it, if it waits there for a wire; its former end is fenced then, at either end.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ class Sender(DoubtingSender):
     """The sending end of one flow, over `wires` (first choice first), with `window` landing slots at the far end.
 
     `ends` : the two NICs of each wire; of those left it takes the first that shares least with wires that are lost.
+    `waits` : with no wire left it waits until one is found, as long as RETURN; else it gives up at once.
 
     Attributes, all counts of chunks since the flow was made, to be read only
     ----------
@@ -76,7 +78,7 @@ class Sender(DoubtingSender):
     lost : wires out of the choice
     """
 
-    __slots__ = ("_cause", "_target", "asks", "ends", "lost", "wires")
+    __slots__ = ("_cause", "_target", "asks", "ends", "lost", "waits", "wires")
 
     def __init__(
         self,
@@ -85,13 +87,14 @@ class Sender(DoubtingSender):
         *,
         asks: int = ASKS,
         ends: Mapping[int, tuple[int, int]] | None = None,
+        waits: bool = False,
     ) -> None:
         if not wires or len(set(wires)) != len(wires):
             raise InputError("a flow needs wires, each once", got=list(wires))
         if window < 1 or asks < 1:
             raise InputError("window and number of questions must be at least 1", got=(window, asks))
         super().__init__()
-        self.wires, self.window, self.asks, self.ends = tuple(wires), window, asks, ends or {}
+        self.wires, self.window, self.asks, self.ends, self.waits = tuple(wires), window, asks, ends or {}, waits
         self.wire = self.wires[0]
         self.posted = self.acked = self.folded = 0
         self.lost: set[int] = set()
@@ -148,7 +151,7 @@ class Sender(DoubtingSender):
     def _leave(self, cause: Cause) -> Commands:
         self.lost.add(self.wire)
         self._cause, self._owed = cause, frozenset()
-        if self._choice() is None:
+        if self._choice() is None and not self.waits:
             return self._no_wire()
         self._go(_S.FENCING)
         return (Fence(self.wire),)
@@ -234,14 +237,33 @@ class Sender(DoubtingSender):
         return ()
 
     def _rescued(self, event: Found) -> Commands:
-        """A wire is found: fences the old one, to move off."""
+        """A wire is found: fences the old one, to move off; where it has waited, that is done."""
+        if self.waits:
+            return self._returned(event)
         self._found(event)
         if self._choice() is None:
             return ()
         self._go(_S.FENCING)
         return (Fence(self.wire),)
 
+    def _returned(self, event: Found) -> Commands:
+        """A wire is found, maybe the one that it was on: asks for it."""
+        self.lost.discard(event.wire)
+        return (Stop(Timer.RETURN), *self._ask())
+
+    def _in_vain(self, event: Expired) -> Commands:
+        """No wire has come back in time: gives up what it owes."""
+        if event.timer is not Timer.RETURN:
+            return ()
+        if self.posted > self.acked:
+            return self._sever(self._why())
+        self._go(_S.STRANDED)
+        return ()
+
     def _no_wire(self) -> Commands:
+        if self.waits:
+            self._go(_S.WAITING)
+            return (Start(Timer.RETURN),)
         # Where nothing is owed an operation may be over for this flow; a false alarm would fail it on every rank.
         if self.posted > self.acked:
             return self._sever(self._why())
@@ -255,7 +277,8 @@ class Sender(DoubtingSender):
         return self._sever(self._why())
 
     def _why(self) -> str:
-        return f"no wire left of {len(self.wires)}; it was on wire {self.wire}, lost by {self._cause}"
+        waited = ", and none has come back" if self.waits else ""
+        return f"no wire left of {len(self.wires)}; it was on wire {self.wire}, lost by {self._cause}{waited}"
 
     def _sever(self, why: str) -> Commands:
         self._go(_S.SEVERED)
@@ -274,8 +297,8 @@ Sender.learn(
             Row(_ON_WIRE, (Send,), Sender._send),
             Row((_S.STRANDED,), (Send,), Sender._too_late, (_S.SEVERED,)),
             Row((*_ON_WIRE, _S.FENCING), (Acked,), Sender._acked),
-            Row((_S.ASKING, _S.STRANDED), (Acked,), Sender._ignore),
-            Row((_S.ACTIVE, _S.FENCING, _S.ASKING, _S.STRANDED), (Credit,), Sender._credit),
+            Row((_S.ASKING, _S.WAITING, _S.STRANDED), (Acked,), Sender._ignore),
+            Row((_S.ACTIVE, _S.FENCING, _S.ASKING, _S.WAITING, _S.STRANDED), (Credit,), Sender._credit),
             Row((_S.PROBING,), (Credit,), Sender._credit, (_S.PROBING, _S.ACTIVE)),
             Row((_S.GRACE,), (Credit,), Sender._credit, (_S.GRACE, _S.ACTIVE)),
             Row((_S.ACTIVE,), (Expired,), Sender._doubt, (_S.ACTIVE, _S.PROBING)),
@@ -288,21 +311,23 @@ Sender.learn(
             Row((_S.ACTIVE,), (Lost, Notice), Sender._lost, (_S.ACTIVE, _S.FENCING, *_ENDS)),
             Row((_S.PROBING,), (Lost, Notice), Sender._lost, (_S.PROBING, _S.FENCING, *_ENDS)),
             Row((_S.GRACE,), (Lost, Notice), Sender._lost, (_S.GRACE, _S.FENCING, *_ENDS)),
-            Row((_S.FENCING, _S.STRANDED), (Lost, Notice), Sender._drop),
-            Row((_S.FENCING,), (Fenced,), Sender._fenced, (_S.FENCING, _S.ASKING, *_ENDS)),
+            Row((_S.FENCING, _S.WAITING, _S.STRANDED), (Lost, Notice), Sender._drop),
+            Row((_S.FENCING,), (Fenced,), Sender._fenced, (_S.FENCING, _S.ASKING, _S.WAITING, *_ENDS)),
             Row((_S.ASKING,), (Answer,), Sender._answered, (_S.ASKING, _S.ACTIVE)),
-            Row((_S.ASKING,), (Refuse,), Sender._refused, (_S.ASKING, *_ENDS)),
-            Row((_S.ASKING,), (Lost, Notice), Sender._target_lost, (_S.ASKING, *_ENDS)),
+            Row((_S.ASKING,), (Refuse,), Sender._refused, (_S.ASKING, _S.WAITING, *_ENDS)),
+            Row((_S.ASKING,), (Lost, Notice), Sender._target_lost, (_S.ASKING, _S.WAITING, *_ENDS)),
             Row((_S.ASKING,), (Expired,), Sender._ask_again, (_S.ASKING, _S.SEVERED)),
             Row((*_ON_WIRE, _S.FENCING, _S.ASKING), (Found,), Sender._found),
-            Row((_S.STRANDED,), (Found,), Sender._rescued, (_S.STRANDED, _S.FENCING)),
+            Row((_S.WAITING,), (Found,), Sender._returned, (_S.ASKING,)),
+            Row((_S.WAITING,), (Expired,), Sender._in_vain, (_S.WAITING, *_ENDS)),
+            Row((_S.STRANDED,), (Found,), Sender._rescued, (_S.STRANDED, _S.FENCING, _S.ASKING)),
             Row((_S.STRANDED,), (Expired,), Sender._too_late, (_S.STRANDED, _S.SEVERED)),
-            Row((*_ON_WIRE, _S.ASKING, _S.STRANDED), (Fenced,), Sender._ignore),
+            Row((*_ON_WIRE, _S.ASKING, _S.WAITING, _S.STRANDED), (Fenced,), Sender._ignore),
             Row((_S.FENCING,), (Expired,), Sender._ignore),
-            Row((_S.PROBING, _S.GRACE, _S.FENCING, _S.ASKING, _S.STRANDED), (Doubt,), Sender._ignore),
-            Row((_S.ACTIVE, _S.FENCING, _S.ASKING, _S.STRANDED), (Heard,), Sender._ignore),
-            Row((*_ON_WIRE, _S.FENCING, _S.STRANDED), (Answer, Refuse), Sender._ignore),
-            Row((_S.ACTIVE, _S.GRACE, _S.FENCING, _S.ASKING, _S.STRANDED), (Alive,), Sender._ignore),
+            Row((_S.PROBING, _S.GRACE, _S.FENCING, _S.ASKING, _S.WAITING, _S.STRANDED), (Doubt,), Sender._ignore),
+            Row((_S.ACTIVE, _S.FENCING, _S.ASKING, _S.WAITING, _S.STRANDED), (Heard,), Sender._ignore),
+            Row((*_ON_WIRE, _S.FENCING, _S.WAITING, _S.STRANDED), (Answer, Refuse), Sender._ignore),
+            Row((_S.ACTIVE, _S.GRACE, _S.FENCING, _S.ASKING, _S.WAITING, _S.STRANDED), (Alive,), Sender._ignore),
             Row((_S.SEVERED,), _EVENTS, Sender._ignore),
         )
     )

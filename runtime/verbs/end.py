@@ -28,9 +28,10 @@ class EndState(Enum):
     LOST = "lost"  # it has failed, and has not been fenced yet
     FENCING = "fencing"
     DRAINED = "drained"
+    FRESH = "fresh"  # made anew, and not connected yet
 
 
-OPEN, LOST, FENCING, DRAINED = EndState
+OPEN, LOST, FENCING, DRAINED, FRESH = EndState
 """Looked up once: in Python 3.11 `EndState.OPEN` is a call, and every chunk would make ten of them."""
 
 

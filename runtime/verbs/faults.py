@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -27,7 +28,7 @@ class VerbsFaults:
     _rank: int
     _wires: Sequence[Wire]
     _nics: Mapping[int, VerbsNic]
-    _ends: Mapping[int, End]
+    _ends: dict[int, End]
     _bits: Mapping[int, float]
     _reports: NicReports
     _bug: str
@@ -42,6 +43,10 @@ class VerbsFaults:
             for end in self._of(nic):
                 end.queue_pair.fail()
             self._reports.happened.append(PortDown(nic, cause, detail))
+
+    def mend(self, nic: int, seconds: float) -> None:
+        """A NIC that has gone down has its link again after so long. Raises InputError outside the lab."""
+        threading.Timer(seconds, _network().restore, (self._number(nic),)).start()
 
     def fail_out(self, nic: int, cause: Cause = Cause.ERROR, detail: str = "post failed") -> None:
         """The sending ends of the wires that leave by `nic` are in error. Cause DEVICE: it refuses to send."""

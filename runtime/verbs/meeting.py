@@ -21,7 +21,7 @@ from optcc.runtime.wires.contract import Cause, FlowSpec, Wire
 Exchange = Callable[[Any], list[Any]]
 """Gives every rank's value (of JSON) to all ranks, in order of rank; waits for all of them."""
 
-_PACKETS = 1 << 24  # packet sequence numbers have 24 bits
+PACKETS = 1 << 24  # packet sequence numbers have 24 bits
 
 
 @dataclass
@@ -68,7 +68,7 @@ def open_ends(
     ports: dict[int, list[int]] = {}
     for w, wire in enumerate(wires):
         if rank in (wire.src, wire.dst):
-            ports.setdefault(_own_port(rank, wire), []).append(w)
+            ports.setdefault(own_port(rank, wire), []).append(w)
     for port, using in ports.items():
         deep = {w: depth(w, flows) for w in using}
         come = {w: receives(w, flows) for w in using}
@@ -85,7 +85,7 @@ def open_ends(
                 opened.give_up(w, Cause.DEVICE, str(why))
             continue
         for w in using:
-            first, sends, nic = secrets.randbelow(_PACKETS), 2 * deep[w], opened.nics[port]
+            first, sends, nic = secrets.randbelow(PACKETS), 2 * deep[w], opened.nics[port]
             try:
                 opened.ends[w] = End(w, nic, sends, come[w], first, settings)
             except VerbsError as why:
@@ -126,5 +126,6 @@ def connect_ends(
                 opened.give_up(w, Cause.NOTICE, f"rank {far} could not connect it")
 
 
-def _own_port(rank: int, wire: Wire) -> int:
+def own_port(rank: int, wire: Wire) -> int:
+    """The port of `rank` that a wire of its own uses."""
     return wire.out if wire.src == rank else wire.into

@@ -52,10 +52,8 @@ class VerbsNic:
             self.calls = hot_calls(self.context)
             self.events_fd = async_fd(self.context)
             os.set_blocking(self.events_fd, False)
-            port = self._port()
-            self.lid, self.mtu, self.active = port.lid, port.active_mtu, port.state == PORT_ACTIVE
+            self.active = self.refresh()
             self.ports = ports_of(self.context)
-            self.gid = "" if address.gid_index is None else self._gid(address.port, address.gid_index)
             self.domain = make("ibv_alloc_pd", self.context)
             self._later("ibv_dealloc_pd", self.domain)
             self._channel = make("ibv_create_comp_channel", self.context)
@@ -141,6 +139,13 @@ class VerbsNic:
                 raise
             found.append(event.event_type)
             ack_async_event(ctypes.byref(event))
+
+    def refresh(self) -> bool:
+        """How others reach it, by asking: `lid`, `mtu`, `gid`. Whether the port has a link. Raises VerbsError."""
+        port, where = self._port(), self.address
+        self.lid, self.mtu = port.lid, port.active_mtu
+        self.gid = "" if where.gid_index is None else self._gid(where.port, where.gid_index)
+        return bool(port.state == PORT_ACTIVE)
 
     def is_active(self) -> bool:
         """Whether the port has a link, by asking."""

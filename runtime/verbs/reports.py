@@ -83,6 +83,14 @@ class NicReports:
         self.happened += self._ports.without_link(opened.nics)
         self.happened += [Failed(w, cause, why) for w, (cause, why) in opened.lost.items()]
 
+    def learn(self, end: End) -> None:
+        """A new end."""
+        self._by_number[end.nic.index, end.queue_pair.number] = end
+
+    def forget(self, end: End) -> None:
+        """One that is no more."""
+        self._by_number.pop((end.nic.index, end.queue_pair.number), None)
+
     def take(self) -> list[Happening]:
         """What has happened and was not told."""
         happened, self.happened = self.happened, []

@@ -24,6 +24,7 @@ from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.poll_clock import PollClock
 from optcc.runtime.verbs.polling import Polling
 from optcc.runtime.verbs.records import Records
+from optcc.runtime.verbs.renewing import VerbsRenewing
 from optcc.runtime.verbs.reports import NicReports
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.verbs.waiting import Waiter
@@ -33,7 +34,7 @@ from optcc.runtime.wires.pacing import Rates
 log = logging.getLogger(__name__)
 
 
-class VerbsWires(VerbsFaults):
+class VerbsWires(VerbsFaults, VerbsRenewing):
     """One rank's ends of all wires, as `wires.Wires` says.
 
     Parameters
@@ -64,7 +65,7 @@ class VerbsWires(VerbsFaults):
         ports = 1 + max((max(wire.out, wire.into) for wire in wires), default=0)
         self._bits = {port: rates[port].out * 8 if rates else inf for port in range(ports)}
         self.clock = PollClock(clock)
-        self._bug = ""
+        self._bug, self.remade = "", 0
         self._backlog = Backlog(ports, rates, self._settings.early_s)
         self._layout = lay_out(rank, wires, flows)
         self._far = {f: lay_out(flow.dst, wires, flows) for f, flow in enumerate(flows) if flow.src == rank}
@@ -83,13 +84,9 @@ class VerbsWires(VerbsFaults):
             self.close()
             raise
         self._nics, self._ends = self._opened.nics, self._opened.ends
-        for w, at in self._layout.headers.items():
-            if w in self._ends:
-                self._ends[w].headers, self._ends[w].headers_at = self._bytes[at:], self._base + at
-        self._leaving: defaultdict[int, list[End]] = defaultdict(list)  # outgoing ends by port
-        for w, end in self._ends.items():
-            if wires[w].src == rank:
-                self._leaving[wires[w].out].append(end)
+        self._leaving: defaultdict[int, dict[int, End]] = defaultdict(dict)  # by port, its outgoing ends by wire
+        for end in self._ends.values():
+            self._adopt(end)
         self._collected: dict[int, End] = {}  # by wire: what was written waits until it is posted
         self._full: set[int] = set()  # ports that had as many chunks as they may, in this poll
         self._reports = NicReports(
@@ -222,9 +219,17 @@ class VerbsWires(VerbsFaults):
         """Every wire that leaves by a port has some completion to come, as long as something is under way on it."""
         if port not in self._full:
             self._full.add(port)
-            for end in self._leaving[port]:
+            for end in self._leaving[port].values():
                 if end.under_way and not end.will_tell:
                     self._reports.do(end, end.ask)
+
+    def _adopt(self, end: End) -> None:
+        """The end of its wire from now on."""
+        at = self._layout.headers.get(end.wire)
+        if at is not None:
+            end.headers, end.headers_at = self._bytes[at:], self._base + at
+            self._leaving[self._wires[end.wire].out][end.wire] = end
+        self._ends[end.wire] = end
 
     def _discard(self, nic: VerbsNic) -> None:
         """Hear no more of this one."""

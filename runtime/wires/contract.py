@@ -122,7 +122,7 @@ class PortDown(NamedTuple):
 
 
 class PortUp(NamedTuple):
-    """A NIC of this rank is back. Its wires stay lost until wires are made anew."""
+    """A NIC of this rank is back. Its wires stay lost until they are made anew."""
 
     nic: int
 
@@ -206,6 +206,10 @@ class Abilities:
         a long fold must not be over at once
     held : (nic): of emulated wires, wire -> chunks that a fault holds back
     break_path : (nic, far): of emulated wires, breaks what goes between two NICs
+    renew : (wire): makes this rank's end of a drained wire anew; a JSON value by which the far end reaches it. None:
+        not now, its NIC has no link. Again before `join`: the same end, and the same value
+    join : (wire, what the far end's `renew` gave): connects it. The receiver's end first, and both before anything is
+        written. False: not now
     """
 
     flush: Callable[[], None] | None
@@ -216,6 +220,8 @@ class Abilities:
     look_again: Callable[[], float] | None
     held: Callable[[int], Mapping[int, int]] | None
     break_path: Callable[[int, int], None] | None
+    renew: Callable[[int], Any] | None
+    join: Callable[[int, Any], bool] | None
 
     @classmethod
     def of(cls, wires: Wires) -> Abilities:

@@ -87,11 +87,13 @@ def layout_of(
     slot_bytes: int = SLOT_BYTES,
     granule: int = 8,
     window_bytes: int = WINDOW_BYTES,
+    spare: Iterable[Port] = (),
 ) -> Layout:
     """The layout of a job.
 
     slot_bytes : the most that a chunk carries; fewer between ranks of which no transfer has as much to carry
     window_bytes : landing slots of a flow, in all; at least WINDOW[0] of them
+    spare : ports that no schedule uses, by which flows may go when they have lost others
 
     Raises InputError when schedules name the same port with different rates.
     """
@@ -103,6 +105,8 @@ def layout_of(
                 raise InputError(
                     "a port with two rates", where=f"{name}, {port.name}", expected=str(nics[port.name]), got=port
                 )
+    for port in spare:
+        nics.setdefault(port.name, port)
     number = {name: i for i, name in enumerate(nics)}
     homes: dict[tuple[int, int, int, int], int] = {}
     lanes = {

@@ -34,6 +34,7 @@ from optcc.runtime.wires.local_arrivals import LocalArrivals
 from optcc.runtime.wires.local_ends import ReceivingEnd, SendingEnd, Unsent
 from optcc.runtime.wires.local_faults import LocalFaults
 from optcc.runtime.wires.local_meeting import connect_ends
+from optcc.runtime.wires.local_renewing import LocalRenewing
 from optcc.runtime.wires.local_replies import LocalReplies
 from optcc.runtime.wires.local_waits import LOOK_S, LocalWaits
 from optcc.runtime.wires.pacing import PortClocks, Rates
@@ -41,7 +42,7 @@ from optcc.runtime.wires.rings import Ring, fence
 from optcc.runtime.wires.slots import Slots
 
 
-class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
+class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults, LocalRenewing):
     """One rank's ends. `exchange` is an all-gather over the ranks of the job.
 
     rates : by NIC; inf is as fast as the machine goes
@@ -84,7 +85,8 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
         self._calls = {}
         self._asked = {}
         self._told = {}
-        self._bug = ""
+        self._bug, self.remade = "", 0
+        self._doors, self.away, self._notices_to, self._backs_to = {}, {}, {}, {}
         self._epoll = select.epoll()
         self._ends: dict[int, SendingEnd | ReceivingEnd] = {}  # by descriptor
         own(self, LocalWires._let_go)
@@ -124,19 +126,13 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
 
     def _open_rings(self) -> None:
         """One pair for each rank that sends here, and for each that this one sends to, however many wires there are."""
-        backs = {}
         for src in self._slots.senders:
             self._notices.append(self._slots.notices(src))
-            backs[src] = self._slots.backs(src)
-        notices = {}
+            self._backs_to[src] = self._slots.backs(src)
         for dst, far in self._far.items():
-            notices[dst] = far.notices(self._rank)
+            self._notices_to[dst] = far.notices(self._rank)
             self._backs.append(far.backs(self._rank))
-        for wire, out in self._out.items():
-            out.notices = notices[self._wires[wire].dst]
-        for wire, end in self._in.items():
-            end.src = self._wires[wire].src
-            end.backs = backs[end.src]
+        self._join_rings([*self._out.values(), *self._in.values()])
 
     def _borrow(self, rank: int, fd: int) -> Slots:
         """The slots of another rank. It lends them with every wire; once is enough."""
@@ -215,6 +211,8 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
         if self._full:
             self._flush_full()
         now = self._clock()
+        if self.away:
+            until = min(until, self._come_back(now))
         self._land(now)
         if self._asked:
             self._see_landed()
@@ -242,6 +240,8 @@ class LocalWires(LocalArrivals, LocalReplies, LocalWaits, LocalFaults):
         fence()
         for wire in [*self._out, *self._in]:
             self._close(wire)
+        for door in self._doors.values():
+            door.close()
         for slots in (self._slots, *self._far.values()):
             slots.close()
         for arena in self._far_arenas.values():

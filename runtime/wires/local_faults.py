@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import select
 from typing import Any
 
@@ -15,9 +16,14 @@ class LocalFaults(LocalParts):
 
     def cut(self, nic: int, cause: Cause = Cause.PORT, detail: str = "link down") -> None:
         """A NIC of this rank goes down: its connections end, and it says so."""
+        self.away[nic] = math.inf
         for wire in self._of(nic):
             self._close(wire)
         self._news.append(PortDown(nic, cause, detail))
+
+    def mend(self, nic: int, seconds: float) -> None:
+        """A NIC that has gone down has its link again after so long."""
+        self.away[nic] = self._clock() + seconds
 
     def fail_out(self, nic: int, cause: Cause = Cause.ERROR, detail: str = "retries exceeded") -> None:
         """The sending ends of the wires that leave by `nic` fail; the receiving ends do not notice."""

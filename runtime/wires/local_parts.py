@@ -44,6 +44,15 @@ class LocalParts(ABC):
     _asked: dict[tuple[int, int], int]  # outgoing wire, flow -> the chunk that was asked for
     _told: dict[tuple[int, int], int]  # the same -> what is below has been told
     _bug: str
+    away: dict[int, float]  # NIC without a link -> when it has one again; inf: never
+
+    @abstractmethod
+    def _adopt(self, end: SendingEnd | ReceivingEnd) -> None:
+        """See `LocalWires`."""
+
+    @abstractmethod
+    def _borrow(self, rank: int, fd: int) -> Slots:
+        """See `LocalWires`."""
 
     @abstractmethod
     def _close(self, wire: int) -> None:

@@ -210,6 +210,10 @@ class Slots:
         """Nothing that comes by this wire counts from now on."""
         self._words[self._closed_at[wire]] = 1
 
+    def open_wire(self, wire: int) -> None:
+        """It has been made anew."""
+        self._words[self._closed_at[wire]] = 0
+
     def is_closed(self, wire: int) -> bool:
         """Whether the far end of a wire has closed: then its slots are no longer there for this wire."""
         return self._words[self._closed_at[wire]] != 0

@@ -170,6 +170,9 @@ class VirtualWires:
             self._net.ends[wire.src if wire.into == nic else wire.dst]._give_up(w)
         self.news.append(PortDown(nic, cause, detail))
 
+    def mend(self, nic: int, seconds: float) -> None:
+        """Nothing: no wire is made anew here, so that the NIC's return changes nothing."""
+
     def fail_out(self, nic: int, cause: Cause = Cause.ERROR, detail: str = "flushed") -> None:
         """The sending ends of the wires that leave this rank by `nic` fail; the receiving ends do not notice."""
         for wire in self._of(nic):
