@@ -94,19 +94,19 @@ def _chakra(path: Path) -> Reread:
     for rank in ranks:
         one = path.with_name(f"{prefix}.{rank}{TRACE}")
         files.append(chakra.load(read_file(one, MAX_BYTES, what="trace", expected="a Chakra trace"), str(one)))
-    return _of_nodes("chakra", files)
+    return _of_nodes("chakra", files, "node ")
 
 
 def _goal(path: Path) -> Reread:
     from optcc.export import goal
 
-    return _of_nodes("goal", goal.load(_text(path, "a GOAL schedule"), str(path)))
+    return _of_nodes("goal", goal.load(_text(path, "a GOAL schedule"), str(path)), "l")
 
 
-def _of_nodes(name: str, files: Sequence[Sequence[Node]]) -> Reread:
+def _of_nodes(name: str, files: Sequence[Sequence[Node]], label: str) -> Reread:
     from optcc.export.chakra_run import run
 
-    operations = run(files).operations
+    operations = run(files, label).operations
     loose, sends = out_of_order(files)
     if loose:
         lost = f"LOST: {loose} of {sends} sends come after no other at their port, so whatever is ready goes first"
