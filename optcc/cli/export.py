@@ -98,10 +98,10 @@ def show_reread(path: Path, as_json: bool) -> bool:
     if reader is None:
         return False
     with working("verifying"):
-        found = reader(path)
+        found = reader()
 
     def show() -> None:
-        click.echo(f"correct: {found.operations} operations by the rules of {found.format}")
+        click.echo(f"correct: {found.operations} operations by the rules of {found.format}, {found.sums}")
         click.echo(f"order of sends  {found.order}")
 
     emit(as_json, {"correct": True, **asdict(found)}, show)
