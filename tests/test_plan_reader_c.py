@@ -338,7 +338,7 @@ def _many(ranks: int) -> str:
 
 
 def test_opening_takes_work_in_proportion_to_the_file(tmp_path: Path) -> None:
-    """Twice the ranks, sections, owners and leaves: twice the calls of the reader's functions, counted by themselves."""
+    """Twice the ranks, sections, owners and leaves: twice the calls of the reader's functions, as they are counted."""
     (tmp_path / "count.c").write_text(COUNTING, encoding="utf-8")
     program = build("c", tmp_path / "count.c", tmp_path / "count", "-O0", "-finstrument-functions", "-fno-inline")
     calls = []

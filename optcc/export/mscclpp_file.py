@@ -202,6 +202,7 @@ class _Op(_Closed):
         demand(self.tbg_info.tb_id < self.tbg_info.tbg_size, "tb_id below tbg_size")
         demand(all((span.type is None) != (span.buffer_id is None) for span in spans), "type or buffer_id of a buffer")
         demand(self.name != "flush" or self.channel_type == "port", "a flush of port channels")
+        demand(self.name != "flush" or len(self.dst_buff) <= len(self.channel_ids), "a channel for all that is flushed")
         return MscclppOp(
             self.name,
             self.channel_type,
