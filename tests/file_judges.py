@@ -42,7 +42,7 @@ def _only(tree: Any, **kinds: Any) -> None:
 
 
 class _Actors:
-    """Whoever can do something does it, the one of the highest random priority first; priorities change now and then."""
+    """Whoever can do something does it, the first of a random order; now and then the order changes."""
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
@@ -82,8 +82,9 @@ def judge_goal(tree: Tree, nbytes: int, rng: random.Random) -> None:
             _need(op["label"] not in ops, "a label twice")
             ops[op["label"]] = {**op, "send": op["kind"] == "send", "add": op["how"] == "add", "waits": []}
         for wait in rank["waits"]:
-            _need(type(wait) is list and len(wait) == 2 and all(each in ops for each in wait), "a wait")
-            ops[wait[0]]["waits"].append(wait[1])
+            _only(wait, **{"who": int, "for": int})
+            _need(wait["who"] in ops and wait["for"] in ops, "a wait")
+            ops[wait["who"]]["waits"].append(wait["for"])
         ranks.append(ops)
     _judge_messages(ranks, nbytes, rng)
 
@@ -360,7 +361,7 @@ class _Executor:
         each, rest = divmod(count, part["tbg_size"])
         cuts = [n * each + min(n, rest) for n in (part["tb_id"], part["tb_id"] + 1)]
         start = span["index"] * self.parts
-        _need(count > 0 and 0 <= start and start + count <= len(memory), "chunks", WrongError)
+        _need(count > 0 and start >= 0 and start + count <= len(memory), "chunks", WrongError)
         return rank, memory[start + cuts[0] : start + cuts[1]]
 
     def _move(self, r: int, t: int, op: Tree) -> None:

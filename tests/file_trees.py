@@ -24,7 +24,7 @@ class FileFormat:
 
 
 def _goal_in(files: list[bytes]) -> Tree:
-    """{"ranks": [{"ops": [...], "waits": [[who, for whom], ...]}, ...]}"""
+    """{"ranks": [{"ops": [...], "waits": [{"who": a label, "for": another}, ...]}, ...]}"""
     ranks: list[dict[str, Any]] = []
     how: list[str] = []
     for line in files[0].decode().splitlines():
@@ -34,7 +34,7 @@ def _goal_in(files: list[bytes]) -> Tree:
         elif line.startswith("// optcc"):
             how = words[2:]
         elif "requires" in words:
-            ranks[-1]["waits"].append([int(words[0][1:]), int(words[2][1:])])
+            ranks[-1]["waits"].append({"who": int(words[0][1:]), "for": int(words[2][1:])})
         elif len(words) > 5:
             numbers = [int(each) for each in re.findall(r"[0-9]+", line)]
             names = ("label", "nbytes", "peer", "tag", "cpu", "nic")
@@ -54,7 +54,7 @@ def _goal_out(tree: Tree) -> list[bytes]:
                 f"l{op['label']}: {op['kind']} {op['nbytes']}b {way} {op['peer']} "
                 f"tag {op['tag']} cpu {op['cpu']} nic {op['nic']}"
             )
-        lines += [f"l{who} requires l{other}" for who, other in rank["waits"]]
+        lines += [f"l{wait['who']} requires l{wait['for']}" for wait in rank["waits"]]
         lines += ["}", ""]
     return ["\n".join(lines).encode()]
 

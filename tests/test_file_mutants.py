@@ -23,6 +23,7 @@ from optcc.export.reread import reader_of
 from optcc.plans.plan import Plan
 from optcc.simulation.verifier import verify
 from optcc.values.cluster import Cluster
+from tests import effort
 from tests.effort import cases
 from tests.file_judges import RefusedError, WrongError, judge_chakra, judge_goal, judge_mscclpp, judge_transfers
 from tests.file_trees import CHAKRA, GOAL, JSON, FileFormat, Tree, broken
@@ -134,7 +135,8 @@ def test_mutants_of_exported_files(name: str, folder: Path, tmp_path: Path, requ
         again = form.parse([path.read_bytes() for path in paths])
         said = judged(lambda rng, tree=again, sums=sums: judge(tree, sums, rng), rng)  # type: ignore[misc]
         assert not said, f"{fault}: called correct, but {said}"
-    assert verdicts["wrong"] + verdicts["refused"] > verdicts["correct"], verdicts
+    if effort.whole:
+        assert verdicts["wrong"] + verdicts["refused"] > verdicts["correct"], verdicts
 
 
 def with_id(content: dict[str, Any]) -> bytes:
@@ -177,7 +179,8 @@ def test_mutants_of_plans(tmp_path: Path, request: pytest.FixtureRequest) -> Non
         assert content.get("lowered") in (None, lowered["lowered"]), fault
         said = judged(lambda rng, lowered=lowered: judge_transfers(lowered, rng), rng)  # type: ignore[misc]
         assert not said, f"{fault}: called correct, but {said}"
-    assert verdicts["InputError"] > verdicts["correct"], verdicts
+    if effort.whole:
+        assert verdicts["InputError"] > verdicts["correct"], verdicts
 
 
 FALSE: dict[str, Callable[[dict[str, Any]], Any]] = {
