@@ -15,7 +15,7 @@ MOST_TRIES = 64
 HEAD = 4096
 """Characters in which an object of many lines says what it is."""
 _COMMENT = re.compile(r"<!--.*?-->|/\*.*?\*/", re.DOTALL)
-_BRACE = re.compile(r"^[ \t]*\{", re.MULTILINE)
+_BRACE = re.compile(r'^[ \t]*\{(?=\s*")', re.MULTILINE)
 
 
 def text_of(data: bytes) -> str:
