@@ -78,9 +78,11 @@ def test_a_log_that_nobody_reads_holds_up_no_answer_and_no_end(tmp_path: Path) -
     fifo = tmp_path / "log"
     os.mkfifo(fifo)
     held = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
-    service = start("--port", "0", "--drain", "2s", log=fifo)
+    service = start("--port", "0", "--drain", "2s", "--read-limit", "100s", "--request-limit", "100s", log=fifo)
     try:
-        job = service.ask("POST", "/v1/jobs", {"topology": SMALL, "lookahead": 0}).json["job"]
+        made = service.ask("POST", "/v1/jobs", {"topology": SMALL, "lookahead": 0})
+        assert made.status == 201, made.body
+        job = made.json["job"]
         connection = service.connect()
         for _ in range(800):  # of some 1600 bytes in the log
             connection.request("GET", "/" + "%00" * 255)

@@ -87,8 +87,8 @@ def _next(kind: Any, source: BytesIO) -> Any:
 
     found = parse_length_prefixed(kind, source)
     for part in () if found is None else (found, *found.attr):
-        for field in UnknownFieldSet(part):
-            raise ValueError(f"field {field.field_number} of {part.DESCRIPTOR.name}, which is not read here")
+        if len(others := UnknownFieldSet(part)):
+            raise ValueError(f"field {others[0].field_number} of {part.DESCRIPTOR.name}, which is not read here")
     return found
 
 

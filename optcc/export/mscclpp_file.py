@@ -11,13 +11,14 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import lcm
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
 from optcc.errors import InputError
 from optcc.export.limits import demand, refuse_above
+from optcc.export.mscclpp_fields import ALIGNMENT, ANY_SIZE, FileGpu, FileOp, FileSpan, GroupPart, PlanFile
 from optcc.values.canonical_json import parse
-from optcc.values.json_records import OMITTED, Least, read_json
-from optcc.values.json_types import FieldError, Natural, Whole
+from optcc.values.json_records import read_json
+from optcc.values.json_types import FieldError
 
 MAX_OPS = 64  # operations of a threadblock
 MAX_CHANNELS = 16  # channels of one type in a threadblock; as many remote buffers of one type
@@ -25,10 +26,7 @@ MAX_OP_CHANNELS = 8  # channels of an operation
 MAX_OP_LOCAL = 2  # local buffers of an operation
 MAX_THREADBLOCKS = 108
 """Threadblocks of 1024 threads that wait for each other must all be resident: the multiprocessors of an A100."""
-ALIGNMENT = 16  # bytes; a chunk is a multiple of it
 MAX_BYTES = 2**32 - 1  # offsets are 32-bit numbers of bytes
-ANY_SIZE = 2**64 - 1
-"""Bytes of the largest message, where a plan names none."""
 CHANNEL_TYPES = ("memory", "port")
 
 
@@ -161,149 +159,19 @@ def _op_out(op: MscclppOp) -> dict[str, Any]:
     return out
 
 
-class _Closed:
-    """Of the file. A field that is not here is refused: it might change what the executor does."""
-
-    CLOSED: ClassVar[bool] = True
-
-
-@dataclass(frozen=True)
-class _Slice(_Closed):
-    tb_id: int
-    tbg_size: Natural
-
-
-@dataclass(frozen=True)
-class _Span(_Closed):
-    index: int
-    size: Natural
-    type: Annotated[Literal["i", "o", "s"] | None, OMITTED] = None
-    buffer_id: Annotated[int | None, OMITTED] = None
-
-    def of(self, part: _Slice, scale: int) -> ChunkSpan:
-        """The slice of a group of threadblocks, in chunks of which `scale` make one of the file."""
-        start, count = self.index * scale, self.size * scale // part.tbg_size
-        return ChunkSpan(start + part.tb_id * count, count, self.type, self.buffer_id)
-
-
-@dataclass(frozen=True)
-class _Op(_Closed):
-    name: Literal["nop", "wait", "signal", "flush", "put", "pws", "copy", "re"]
-    channel_type: Annotated[Literal["memory", "port"] | None, OMITTED] = None
-    channel_ids: Annotated[tuple[int, ...], OMITTED] = ()
-    src_buff: Annotated[tuple[_Span, ...], OMITTED] = ()
-    dst_buff: Annotated[tuple[_Span, ...], OMITTED] = ()
-    reduce_op: Annotated[Literal["sum"], OMITTED] = "sum"
-    tbg_info: Annotated[_Slice, OMITTED] = _Slice(0, 1)
-
-    def of(self, scale: int) -> MscclppOp:
-        """What the threadblock does."""
-        spans = (*self.src_buff, *self.dst_buff)
-        demand(self.tbg_info.tb_id < self.tbg_info.tbg_size, "tb_id below tbg_size")
-        demand(all((span.type is None) != (span.buffer_id is None) for span in spans), "type or buffer_id of a buffer")
-        demand(self.name != "flush" or self.channel_type == "port", "a flush of port channels")
-        demand(self.name != "flush" or len(self.dst_buff) <= len(self.channel_ids), "a channel for all that is flushed")
-        return MscclppOp(
-            self.name,
-            self.channel_type,
-            self.channel_ids,
-            tuple(span.of(self.tbg_info, scale) for span in self.src_buff),
-            tuple(span.of(self.tbg_info, scale) for span in self.dst_buff),
-        )
-
-
-@dataclass(frozen=True)
-class _BlockChannels(_Closed):
-    channel_type: Literal["memory", "port"]
-    channel_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _BlockBuffers(_Closed):
-    access_channel_type: Literal["memory", "port"]
-    remote_buffer_ids: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Block(_Closed):
-    id: int
-    ops: tuple[_Op, ...]
-    channels: tuple[_BlockChannels, ...]
-    remote_buffer_refs: Annotated[tuple[_BlockBuffers, ...], OMITTED] = ()
-
-
-@dataclass(frozen=True)
-class _Channels(_Closed):
-    channel_type: Literal["memory", "port"]
-    connected_to: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class _Buffer(_Closed):
-    rank: int
-    type: Literal["i", "o", "s"]
-    access_channel_types: tuple[Literal["memory", "port"], ...]
-
-
-@dataclass(frozen=True)
-class _Gpu(_Closed):
-    id: int
-    input_chunks: Natural
-    output_chunks: Natural
-    scratch_chunks: int
-    threadblocks: tuple[_Block, ...]
-    channels: tuple[_Channels, ...]
-    remote_buffers: tuple[_Buffer, ...]
-    semaphores: Annotated[tuple[Literal["none is read"], ...], OMITTED] = ()
-
-    def of(self, scale: int) -> MscclppGpu:
-        """The rank."""
-        demand([block.id for block in self.threadblocks] == [*range(len(self.threadblocks))], "threadblocks 0, 1, ...")
-        demand(self.input_chunks == self.output_chunks, "as many output as input chunks")
-        return MscclppGpu(
-            self.input_chunks * scale,
-            self.scratch_chunks * scale,
-            tuple(
-                MscclppThreadblock(
-                    tuple(op.of(scale) for op in block.ops),
-                    _by_type((each.channel_type, each.channel_ids) for each in block.channels),
-                    _by_type((each.access_channel_type, each.remote_buffer_ids) for each in block.remote_buffer_refs),
-                )
-                for block in self.threadblocks
-            ),
-            _by_type((each.channel_type, each.connected_to) for each in self.channels),
-            tuple(Remote(each.rank, each.type, each.access_channel_types) for each in self.remote_buffers),
-        )
-
-
-@dataclass(frozen=True)
-class _File(_Closed):
-    name: str
-    collective: Literal["allreduce"]
-    protocol: Literal["Simple"]
-    inplace: bool
-    gpus: Annotated[tuple[_Gpu, ...], Least(1)]
-    reuse_resources: Annotated[bool, OMITTED] = False
-    num_threads_per_block: Annotated[int, Whole(1, 1024), OMITTED] = 1024
-    use_double_scratch_buffer: Annotated[bool, OMITTED] = False
-    buffer_alignment: Annotated[int, Whole(ALIGNMENT, ALIGNMENT), OMITTED] = ALIGNMENT
-    min_message_size: Annotated[int, Whole(0, ANY_SIZE), OMITTED] = 0
-    max_message_size: Annotated[int, Whole(0, ANY_SIZE), OMITTED] = ANY_SIZE
-
-
 def load(text: str, where: str = "MSCCL++ plan") -> MscclppProgram:
     """Read a plan back. Raises InputError, with the place, for what is not an in-place AllReduce of this form.
 
     Where operations are divided among a group of threadblocks, chunks are divided, too, so that each has whole ones.
     """
     try:
-        file: _File = read_json(_File, parse(text))
+        file: PlanFile = read_json(PlanFile, parse(text))
         demand(file.inplace, "an allreduce in place")
         demand(not file.reuse_resources and not file.use_double_scratch_buffer, "scratch of its own, once")
         demand([gpu.id for gpu in file.gpus] == list(range(len(file.gpus))), "GPUs 0, 1, ... in order")
         sizes = {op.tbg_info.tbg_size for gpu in file.gpus for block in gpu.threadblocks for op in block.ops}
         demand(max(sizes, default=1) <= MAX_THREADBLOCKS, f"groups of at most {MAX_THREADBLOCKS} threadblocks")
-        gpus = tuple(gpu.of(lcm(*sizes)) for gpu in file.gpus)
+        gpus = tuple(_gpu(gpu, lcm(*sizes)) for gpu in file.gpus)
         demand(len({gpu.chunks for gpu in gpus}) == 1, "equally many chunks")
         most = file.max_message_size
         if most == ANY_SIZE:  # as the executor takes it where none is given: what its offsets reach
@@ -320,6 +188,41 @@ def load(text: str, where: str = "MSCCL++ plan") -> MscclppProgram:
                 str(error.got),
             )
         raise InputError("cannot be read", where=f"{where}{place}", expected=expected, got=got) from None
+
+
+def _span(span: FileSpan, part: GroupPart, scale: int) -> ChunkSpan:
+    """The part of one threadblock of a group, in chunks of which `scale` make one of the file."""
+    count = span.size * scale // part.tbg_size
+    return ChunkSpan(span.index * scale + part.tb_id * count, count, span.type, span.buffer_id)
+
+
+def _op(op: FileOp, scale: int) -> MscclppOp:
+    spans = (*op.src_buff, *op.dst_buff)
+    demand(op.tbg_info.tb_id < op.tbg_info.tbg_size, "tb_id below tbg_size")
+    demand(all((span.type is None) != (span.buffer_id is None) for span in spans), "type or buffer_id of a buffer")
+    demand(op.name != "flush" or op.channel_type == "port", "a flush of port channels")
+    demand(op.name != "flush" or len(op.dst_buff) <= len(op.channel_ids), "a channel for all that is flushed")
+    src, dst = (tuple(_span(span, op.tbg_info, scale) for span in each) for each in (op.src_buff, op.dst_buff))
+    return MscclppOp(op.name, op.channel_type, op.channel_ids, src, dst)
+
+
+def _gpu(gpu: FileGpu, scale: int) -> MscclppGpu:
+    demand([block.id for block in gpu.threadblocks] == [*range(len(gpu.threadblocks))], "threadblocks 0, 1, ...")
+    demand(gpu.input_chunks == gpu.output_chunks, "as many output as input chunks")
+    return MscclppGpu(
+        gpu.input_chunks * scale,
+        gpu.scratch_chunks * scale,
+        tuple(
+            MscclppThreadblock(
+                tuple(_op(op, scale) for op in block.ops),
+                _by_type((each.channel_type, each.channel_ids) for each in block.channels),
+                _by_type((each.access_channel_type, each.remote_buffer_ids) for each in block.remote_buffer_refs),
+            )
+            for block in gpu.threadblocks
+        ),
+        _by_type((each.channel_type, each.connected_to) for each in gpu.channels),
+        tuple(Remote(each.rank, each.type, each.access_channel_types) for each in gpu.remote_buffers),
+    )
 
 
 def _by_type(given: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:

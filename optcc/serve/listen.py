@@ -22,7 +22,7 @@ from optcc.errors import InputError
 from optcc.serve.app import application
 from optcc.serve.log import JsonHandler, LogLines, log_line
 from optcc.serve.messages import ErrorBody
-from optcc.serve.middleware import Middleware, whole
+from optcc.serve.middleware import ANSWERED, Middleware, whole
 from optcc.serve.settings import ServeSettings
 
 BACKLOG = 128
@@ -146,7 +146,7 @@ class _Impatient(H11Protocol):
             return
         headers, body = whole(error, close=True)
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.scope["optcc.status"] = 400  # its log line comes from where it was taken in
+            self.cycle.scope["state"][ANSWERED] = 400  # its log line comes from where it was taken in
         else:
             peer = self.client[0] if self.client else None
             self.log(log_line(method=None, path=None, status=400, ms=0, bytes=len(body), peer=peer))
@@ -200,7 +200,7 @@ def serve(
     local = listener.family == socket.AF_UNIX
     hosts = None if local or names is None else names | LOCAL_NAMES
     log = LogLines(sys.__stderr__.fileno() if sys.__stderr__ else os.open(os.devnull, os.O_WRONLY))
-    handler = JsonHandler(log)
+    libraries = JsonHandler(log)
     protocol = type("Impatient", (_Impatient,), {"settings": settings, "log": staticmethod(log)})
     config = uvicorn.Config(
         Middleware(application(settings, lambda: log.dropped), settings, hosts=hosts, log=log),
@@ -231,11 +231,11 @@ def serve(
     sys.setswitchinterval(SWITCH_S)
     # uvicorn raises the signal once more after it has stopped; having stopped is all that it was for.
     before = {sign: signal.signal(sign, lambda *_: None) for sign in (signal.SIGTERM, signal.SIGINT)}
-    logging.getLogger().addHandler(handler)
+    logging.getLogger().addHandler(libraries)
     try:
         asyncio.run(run())
     finally:
-        logging.getLogger().removeHandler(handler)
+        logging.getLogger().removeHandler(libraries)
         log.close()
         for sign, handler in before.items():
             signal.signal(sign, handler)

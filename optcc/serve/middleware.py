@@ -20,6 +20,8 @@ from optcc.serve.messages import ErrorBody, ErrorReply, ReplyError
 from optcc.serve.settings import ServeSettings
 
 LONGEST_PATH = 256
+ANSWERED = "optcc.status"
+"""In a request's state: the status of an answer that did not come from here."""
 LAST_WORDS_S = 1.0
 """For the answers to requests that were cut off because the service ends."""
 
@@ -64,7 +66,7 @@ class Middleware:
                 log_line(
                     method=scope["method"][:16],
                     path=scope["path"][:LONGEST_PATH],
-                    status=scope.get("optcc.status", sent["status"]),
+                    status=scope.get("state", {}).get(ANSWERED, sent["status"]),
                     ms=round(1e3 * (time.perf_counter() - start), 2),
                     bytes=sent["bytes"],
                     peer=peer[0] if peer else None,
