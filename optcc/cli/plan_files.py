@@ -6,7 +6,6 @@ from pathlib import Path
 
 from optcc.errors import CertificateError
 from optcc.files.reading import shown
-from optcc.plans.files import load_plan
 from optcc.plans.plan import Plan
 from optcc.values.bound import ProgramCertificate
 from optcc.values.units import format_seconds
@@ -16,6 +15,7 @@ NOT_CHECKED = "not checked: the fault-free bound, and that it is reached (optcc.
 
 def load_proved(path: Path) -> Plan:
     """Read a plan file whose certificate proves its bound. Raises InputError for none, CertificateError where not."""
+    from optcc.plans.files import load_plan
     from optcc.theory.bounds import check_seconds
 
     plan = load_plan(path)

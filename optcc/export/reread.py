@@ -60,12 +60,12 @@ def reader_of(path: Path) -> Callable[[], Reread] | None:
 
 
 def _mscclpp(text: str, where: str) -> Reread:
-    from optcc.export import mscclpp_file, mscclpp_run
+    from optcc.export import mscclpp_fields, mscclpp_file, mscclpp_run
 
     program = mscclpp_file.load(text, where)
     mscclpp_file.check_limits(program)
     operations = mscclpp_run.run(program).operations
-    unit = mscclpp_file.ALIGNMENT * program.chunks
+    unit = mscclpp_fields.ALIGNMENT * program.chunks
     sums = f"{len(program.gpus)} ranks, buffers of a multiple of {unit} bytes up to {program.max_bytes}"
     return _in_blocks("mscclpp", operations, sums, max(len(gpu.threadblocks) for gpu in program.gpus))
 
