@@ -310,6 +310,74 @@ def test_damaged_files_under_sanitizers(fuzz: Path, name: str, tmp_path: Path, r
     assert refused > ROUNDS / 2
 
 
+COUNTING = """
+#include <stdio.h>
+#include <stdlib.h>
+#include "optcc_plan.h"
+static unsigned long calls;
+__attribute__((no_instrument_function)) void __cyg_profile_func_enter(void *f, void *c) { (void)f; (void)c; calls++; }
+__attribute__((no_instrument_function)) void __cyg_profile_func_exit(void *f, void *c) { (void)f; (void)c; }
+int main(int count, char **names) {
+  static char text[1 << 24];
+  FILE *file = fopen(names[count - 1], "rb");
+  size_t length = fread(text, 1, sizeof text, file), room;
+  optcc_error error;
+  optcc_plan plan;
+  optcc_node *nodes;
+  int opened;
+  fclose(file);
+  room = optcc_plan_room(text, length, &error);
+  nodes = (optcc_node *)malloc((room + 1) * sizeof *nodes);
+  calls = 0;
+  opened = optcc_plan_open(&plan, text, length, nodes, room, &error);
+  printf("%d %lu %s\\n", opened, calls, error.what);
+  free(nodes);
+  return 0;
+}
+"""
+
+
+def _many(ranks: int) -> str:
+    """A plan of many ranks, of which the last half are leaves, with as many sections as members, all of one owner."""
+    content = json.loads(cases()["nested-rings"].to_json("layout"))
+    lowered = content["lowered"]
+    lowered["ranks"] = [{"name": f"r{i}", "server": 0} for i in range(ranks)]
+    half, ring = ranks // 2, lowered["channels"][0]
+    ring |= {"members": list(range(half)), "leaves": list(range(half, ranks))}
+    ring |= {"owners": [half - 1] * half, "via": [ranks - 1] * half}
+    ring["segments"] = [{**ring["segments"][0], "cuts": [0] * half + [2000], "ordering": "leaf-first"}]
+    lowered["channels"] = [ring]
+    return json.dumps(content)
+
+
+def test_opening_takes_work_in_proportion_to_the_file(tmp_path: Path) -> None:
+    """Twice the ranks, sections, owners and leaves: twice the calls of the reader's functions, as they are counted."""
+    (tmp_path / "count.c").write_text(COUNTING, encoding="utf-8")
+    program = build("c", tmp_path / "count.c", tmp_path / "count", "-O0", "-finstrument-functions", "-fno-inline")
+    calls = []
+    for ranks in (2000, 4000):
+        path = tmp_path / f"{ranks}.json"
+        path.write_text(_many(ranks), encoding="utf-8")
+        opened, count, *what = call(program, path).stdout.split()
+        assert opened == "1", what
+        calls.append(int(count))
+    assert calls[0] > 2000
+    assert calls[1] < 2.2 * calls[0]
+
+
+def test_a_rank_of_another_list_owns_nothing(walk: Path, tmp_path: Path) -> None:
+    """A leaf as owner, a member as the one that adds last, and a member of the ring before."""
+    content = json.loads(cases()["nested-rings"].to_json("layout"))
+    path = tmp_path / "plan.json"
+    for which, ring in enumerate(content["lowered"]["channels"]):
+        leaves, members = ring["leaves"], ring["members"]
+        wrong = [("owners", leaf) for leaf in leaves] + [("via", member) for member in members if leaves]
+        for name, rank in wrong:
+            path.write_text(again(bent(content, ("lowered", "channels", which, name, 0), rank)), encoding="utf-8")
+            done = call(walk, path)
+            assert (done.returncode, f"{name} (error 5)" in done.stderr) == (1, True), (name, rank)
+
+
 FORGOTTEN = [
     ("the end of the text", "  while (at < length && text[at] != '\"') {", "  while (text[at] != '\"') {"),
     ("the end of a list", " || i >= (int64_t)node->size", ""),

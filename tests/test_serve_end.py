@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.serving import SLOW, Reply, Service, start
+from tests.serving import SLOW, Reply, Service, start, told
 
 
 def test_sigterm_finishes_what_is_in_hand(tmp_path: Path) -> None:
@@ -40,7 +40,11 @@ def test_sigterm_waits_no_longer_than_it_said(tmp_path: Path, asked: str) -> Non
     replies = in_hand(service, {"topology": SLOW, "ranks": "gpu", "fail": ["server1/nic0"]}, asked)
     assert service.stop(limit_s=100) == 0  # without the limit: the hour of a request
     reply = replies.get(timeout=30)
-    assert not isinstance(reply, Reply) or reply.status >= 400
+    assert isinstance(reply, Reply)
+    told(reply, 503, "EndingError")
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["status"] for line in lines if line.get("path") == asked][-1] == 503
+    assert not [line for line in lines if "Traceback" in str(line)]
 
 
 def in_hand(service: Service, body: dict[str, Any], path: str = "/v1/plan") -> queue.Queue[Reply | Exception]:

@@ -95,32 +95,48 @@ def check_bound(cluster: Cluster, bound: Bound) -> None:
     solved anew, and must agree to `LARGEST_GAP`.
     """
     cert = bound.certificate
+    check_seconds(cluster, bound, cert.collective if isinstance(cert, ProgramCertificate) else "allreduce")
     if isinstance(cert, ProgramCertificate):
-        _check_program_bound(cluster, bound, cert)
+        _check_rest(cluster, bound, cert)
         words = _dearest(cert.prices)
     else:
-        if len(cluster.ranks) > 1 and (cluster.gpu_ranks or not cluster.fabric.flat):
-            raise CertificateError("a closed form is for servers as ranks on one non-blocking fabric")
-        check_certificate(cluster, bound)
-        for name, said, ranks in (
-            ("bound", bound.seconds, cluster.ranks),
-            ("fault-free bound", bound.fault_free_s, cluster.fault_free.ranks),
-        ):
-            if said != (right := closed_form_s(ranks, bound.nbytes)):
-                raise CertificateError(f"the {name} is {said} s, the closed form says {right} s")
         words = in_words(cluster, cert)
     if bound.bottleneck != words:
         raise CertificateError(f"the bottleneck is {bound.bottleneck!r}, the certificate says {words!r}")
 
 
-def _check_program_bound(cluster: Cluster, bound: Bound, cert: ProgramCertificate) -> None:
+def check_seconds(cluster: Cluster, bound: Bound, collective: str = "allreduce") -> None:
+    """Raise CertificateError unless the certificate proves `bound.seconds` for `collective`, exactly; without a solver.
+
+    Of the program, nothing else is checked: not that it is reached, nor `fault_free_s`. A closed form is checked whole,
+    but for its words.
+    """
+    cert = bound.certificate
+    if isinstance(cert, ProgramCertificate):
+        from optcc.theory.certify import check_rate
+
+        if len(cluster.ranks) == 1:
+            raise CertificateError("a single rank has no program")
+        check_rate(cluster, cert)
+        if (bound.seconds, bound.nbytes, collective) != (cert.seconds, cert.nbytes, cert.collective):
+            proved = f"{cert.seconds} s for {cert.collective} of {cert.nbytes} bytes"
+            raise CertificateError(f"the bound is {bound.seconds} s, the certificate proves {proved}")
+        return
+    if len(cluster.ranks) > 1 and (cluster.gpu_ranks or not cluster.fabric.flat):
+        raise CertificateError("a closed form is for servers as ranks on one non-blocking fabric")
+    check_certificate(cluster, bound)
+    for name, said, ranks in (
+        ("bound", bound.seconds, cluster.ranks),
+        ("fault-free bound", bound.fault_free_s, cluster.fault_free.ranks),
+    ):
+        if said != (right := closed_form_s(ranks, bound.nbytes)):
+            raise CertificateError(f"the {name} is {said} s, the closed form says {right} s")
+
+
+def _check_rest(cluster: Cluster, bound: Bound, cert: ProgramCertificate) -> None:
     from optcc.theory.certify import check_program_certificate
 
-    if len(cluster.ranks) == 1:
-        raise CertificateError("a single rank has no program")
     check_program_certificate(cluster, cert)
-    if (bound.seconds, bound.nbytes) != (cert.seconds, cert.nbytes):
-        raise CertificateError(f"the bound is {bound.seconds} s, the certificate proves {cert.seconds} s")
     whole = bound.fault_free
     if cert.primal is None or whole is None or whole.primal is None:
         anew = program_bound(cluster, cert.nbytes, cert.collective, cert.root)

@@ -151,9 +151,10 @@ def rooted_network(cluster: Cluster, collective: CollectiveKind, root: str | Non
     return network, [t.name for t in network.rank_types].index(called)
 
 
-def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
-    """Raise CertificateError unless the certificate's dual proves its rate on `cluster`, exactly, without a solver, and
-    `prices` follow from it. The primal, if present, must prove `reached`, within `LARGEST_GAP`.
+def check_rate(cluster: Cluster, certificate: ProgramCertificate) -> tuple[Network, Dual]:
+    """The network and the certificate's dual, which proves its rate on `cluster`, exactly, without a solver.
+
+    Raises CertificateError where it does not.
     """
     collective = collective_named(certificate.collective)
     network, at = rooted_network(cluster, collective, certificate.root)
@@ -172,11 +173,21 @@ def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate)
     proved = check_dual(network, dual, collective, at)
     if proved != certificate.rate:
         raise CertificateError(f"the dual proves {float(proved)} B/s, the certificate says {float(certificate.rate)}")
-    for said, right in zip_longest(certificate.prices, price_list(network, dual, proved)):
+    return network, dual
+
+
+def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
+    """Raise CertificateError unless `check_rate` passes and `prices` follow from the dual. The primal, if present, must
+    prove `reached`, within `LARGEST_GAP`.
+    """
+    network, dual = check_rate(cluster, certificate)
+    for said, right in zip_longest(certificate.prices, price_list(network, dual, certificate.rate)):
         if said != right:
             raise CertificateError(f"the prices list {_shown(said)}, the dual says {_shown(right)}")
     if certificate.primal is not None:
-        reached = check_primal(network, _in_arrays(network, views, certificate.primal), collective, at)
+        collective = collective_named(certificate.collective)
+        _, at = rooted_network(cluster, collective, certificate.root)
+        reached = check_primal(network, _in_arrays(network, views_of(network), certificate.primal), collective, at)
         if reached != certificate.reached:
             raise CertificateError(
                 f"the primal reaches {float(reached)} B/s, the certificate says {float(certificate.reached)}"

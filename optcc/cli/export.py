@@ -51,15 +51,15 @@ def export(
     its time: a model of the target's executor runs the file, and this time decides depth, chunks and threadblocks. A
     plan that does not fit a limit of the format is refused: fewer --segments make it smaller.
     """
+    from optcc.cli.plan_files import load_proved
     from optcc.export.formats import write
-    from optcc.plans.files import load_plan
     from optcc.reports.console import working
 
     check_apart(output, plan_file)
     check_output(output, as_json)
     # On a terminal the spinner would overwrite what goes to standard output.
     with nullcontext() if is_stdout(output) else working("exporting"):
-        made = load_plan(plan_file).baseline(algorithm)
+        made = load_proved(plan_file).baseline(algorithm)
         done = write(made, format_name, output, segments=segments, chunks=chunks, threadblocks=threadblocks)
     emit(as_json, done.as_json(), lambda: _show(done), beside=output)
 
@@ -98,10 +98,10 @@ def show_reread(path: Path, as_json: bool) -> bool:
     if reader is None:
         return False
     with working("verifying"):
-        found = reader(path)
+        found = reader()
 
     def show() -> None:
-        click.echo(f"correct: {found.operations} operations by the rules of {found.format}")
+        click.echo(f"correct: {found.operations} operations by the rules of {found.format}, {found.sums}")
         click.echo(f"order of sends  {found.order}")
 
     emit(as_json, {"correct": True, **asdict(found)}, show)

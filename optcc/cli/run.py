@@ -192,7 +192,7 @@ def _plan(
 ) -> tuple[Plan, StatedCosts | None]:
     """The plan, and what it is made for: a plan file has been made before."""
     from optcc import api
-    from optcc.plans.files import load_plan
+    from optcc.cli.plan_files import load_proved
     from optcc.reports.console import working
 
     if not is_plan(source):
@@ -215,7 +215,7 @@ def _plan(
     for option, value in given.items():
         if value:
             raise InputError("a plan has its own", where=option, expected="no such option beside a plan file")
-    return load_plan(Path(source)), None
+    return load_proved(Path(source)), None
 
 
 def _tell_how(path: ChunkPath, device: str, membership: Membership | None, ranks: int) -> None:

@@ -62,9 +62,9 @@ def simulate(
     A plan file does not keep --alpha and --per-chunk: give them again. When a NIC dies, what it
     carried goes by another live NIC of its server once that is noticed.
     """
+    from optcc.cli.plan_files import load_proved
     from optcc.discover.failures import parse_fault
     from optcc.planner.search import baseline
-    from optcc.plans.files import load_plan
     from optcc.reports.console import working
     from optcc.reports.simulation import print_simulation, simulation_json, timeline_title
     from optcc.simulation.faults import check_alive
@@ -81,7 +81,7 @@ def simulate(
     check_timeline(timeline)
     check_apart(timeline, plan_file, "--timeline")
     with working("simulating"):
-        made = load_plan(plan_file)
+        made = load_proved(plan_file)
         check_alive(faults, made.cluster)
         chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
         schedule = chosen.schedule()

@@ -24,14 +24,14 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     carries the plan's order of sends.
     """
     from optcc.cli.export import show_reread
-    from optcc.plans.files import load_plan
+    from optcc.cli.plan_files import bound_in_words, load_proved
     from optcc.reports.console import working
     from optcc.simulation.verifier import verify as check
 
     if algorithm == "optcc" and show_reread(plan_file, as_json):
         return
     with working("verifying"):
-        made = load_plan(plan_file)
+        made = load_proved(plan_file)
         checked = check(made.baseline(algorithm).schedule())
     value = {
         "plan_id": made.plan_id,
@@ -39,12 +39,15 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
         "correct": True,
         "transfers": checked.transfers,
         "pieces": checked.pieces,
+        "bound_s": float(made.bound.seconds),
+        "bound": bound_in_words(made),
     }
-    emit(
-        as_json,
-        value,
-        lambda: click.echo(
+
+    def show() -> None:
+        click.echo(
             f"correct: {checked.transfers} transfers, every byte of {len(made.cluster.ranks)} ranks "
             f"({checked.pieces} pieces) holds every contribution exactly once"
-        ),
-    )
+        )
+        click.echo(f"bound: {value['bound']}")
+
+    emit(as_json, value, show)

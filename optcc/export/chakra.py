@@ -14,7 +14,7 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.export.chakra_schema import COMM_RECV, COMM_SEND, VERSION, messages
-from optcc.export.nodes import Node, chained
+from optcc.export.nodes import Node, chained, parted
 from optcc.plans.plan import Plan
 from optcc.simulation.simulator import simulate
 
@@ -62,35 +62,50 @@ def dump(nodes: list[Node]) -> bytes:
 
 
 def load(content: bytes, where: str = "trace") -> tuple[Node, ...]:
-    """Read a rank's file back. Raises InputError for what is not a trace of sends and receives."""
+    """Read a rank's file back. Raises InputError for what is not a trace of sends and receives like ours."""
     made = messages()
     from google.protobuf.message import DecodeError
 
     try:
         source = BytesIO(content)
         metadata = _next(made["GlobalMetadata"], source)
-        if metadata is None or metadata.version != VERSION:
-            raise ValueError(f"expected metadata of version {VERSION}")
+        if metadata is None or metadata.version != VERSION or metadata.attr:
+            raise ValueError(f"expected metadata of version {VERSION} and nothing else")
         nodes = []
         while source.tell() < len(content):
             nodes.append(_node_in(_next(made["Node"], source)))
-        return tuple(nodes)
+        return tuple(parted(nodes))
     except (DecodeError, KeyError, TypeError, ValueError, AttributeError) as error:
         expected = "a Chakra trace of sends and receives"
         raise InputError("cannot be read", where=where, expected=expected, got=repr(error)[:200]) from None
 
 
 def _next(kind: Any, source: BytesIO) -> Any:
+    """The next message of that kind. ValueError for one with a field that the schema here does not have."""
     from google.protobuf.proto import parse_length_prefixed
+    from google.protobuf.unknown_fields import UnknownFieldSet
 
-    return parse_length_prefixed(kind, source)
+    found = parse_length_prefixed(kind, source)
+    for part in () if found is None else (found, *found.attr):
+        if len(others := UnknownFieldSet(part)):
+            raise ValueError(f"field {others[0].field_number} of {part.DESCRIPTOR.name}, which is not read here")
+    return found
 
 
 def _node_in(raw: Any) -> Node:
-    attrs = {attr.name: getattr(attr, attr.WhichOneof("value")) for attr in raw.attr}
+    attrs: dict[str, Any] = {}
+    for attr in raw.attr:
+        value = getattr(attr, attr.WhichOneof("value") or "value")
+        if attr.name in attrs or type(value) is not _KINDS.get(attr.name):
+            raise ValueError(
+                f"node {raw.id} has an attribute {attr.name[:40]!r} twice, of another type, or not known here"
+            )
+        attrs[attr.name] = value
     if raw.type not in (COMM_SEND, COMM_RECV) or attrs["is_cpu_op"]:
         raise ValueError(f"node {raw.id} is neither a send nor a receive of a GPU")
     sends = raw.type == COMM_SEND
+    if ("comm_src" if sends else "comm_dst") in attrs:
+        raise ValueError(f"node {raw.id} has a peer of both kinds")
     return Node(
         id=raw.id,
         sends=sends,
@@ -103,3 +118,10 @@ def _node_in(raw: Any) -> Node:
         order=tuple(raw.ctrl_deps),
         port=attrs.get("optcc_port", 0),
     )
+
+
+_KINDS = {
+    **dict.fromkeys(("comm_size", "comm_dst", "comm_src", "comm_tag", "optcc_offset", "optcc_port"), int),
+    **dict.fromkeys(("is_cpu_op", "optcc_reduce"), bool),
+}
+"""Of a node's attributes. One that is not here might change what the node does."""

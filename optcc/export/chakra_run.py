@@ -2,148 +2,225 @@
 
 What is checked: pairing, dependencies, deadlock, and sums.
 
-A send joins the receive of the same ranks and tag. A node may start when the nodes it waits for are done; a receive is
-done after its send, and the bytes of a send are read until then. Additions into the same bytes commute; anything else
-that touches the same bytes of a rank must be ordered by waits.
+A send joins the receive of the same ranks and tag. A node starts when all nodes that it waits for are done, sends and
+receives alike. A send is done once its bytes have been read, whether anybody receives them yet or not; a receive is
+done after its own waits and its send. Additions into the same bytes commute; anything else that touches the same bytes
+of a rank must be ordered by waits.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from optcc.errors import VerifyError
 from optcc.export.nodes import Node
 
+MOST_NAMED = 12
+"""Operations of a circle that a message names."""
+
 
 @dataclass(frozen=True)
 class ChakraRun:
-    """What was executed: nodes of all ranks."""
+    """What was executed: nodes of all ranks, and the bytes of the buffer that they name."""
 
     operations: int
+    nbytes: int
 
 
 @dataclass(frozen=True)
-class _Transfer:
-    """A pair, with its place in an order in which pairs can run, and the nodes that it waits for as pairs."""
+class _Pair:
+    """A send and its receive. `read_after`, `land_after`: events that its two events wait for.
+
+    Event 2i is that pair i's bytes have been read at their source, event 2i + 1 that they have landed.
+    """
 
     src: int
     dst: int
-    node: Node
-    after: tuple[int, ...]
+    send: Node
+    receive: Node
+    read_after: tuple[int, ...] = ()
+    land_after: tuple[int, ...] = ()
 
 
-def run(files: Sequence[Sequence[Node]]) -> ChakraRun:
-    """Raise VerifyError unless the ranks' traces compute an AllReduce in whatever order they allow."""
-    transfers = _transfers(files)
-    cuts = sorted({cut for t in transfers for cut in (t.node.offset, t.node.offset + t.node.nbytes)} | {0})
-    place = {cut: i for i, cut in enumerate(cuts)}
+def run(files: Sequence[Sequence[Node]], label: str = "node ") -> ChakraRun:
+    """Raise VerifyError unless the ranks' traces compute an AllReduce in whatever order they allow.
+
+    `label`, with a number behind it, is how messages call a node.
+    """
+    pairs = _pairs(files, label)
+    if len(files) > 1 and not pairs:
+        raise VerifyError(f"nothing is sent, among {len(files)} ranks")
+    place = _places(pairs, label)
+    cuts = sorted({cut for pair in pairs for cut in (pair.send.offset, pair.send.offset + pair.send.nbytes)} | {0})
+    number = {cut: i for i, cut in enumerate(cuts)}
     touching: list[list[int]] = [[] for _ in cuts[1:]]
-    for i, t in enumerate(transfers):
-        for piece in range(place[t.node.offset], place[t.node.offset + t.node.nbytes]):
+    for i, pair in enumerate(pairs):
+        for piece in range(number[pair.send.offset], number[pair.send.offset + pair.send.nbytes]):
             touching[piece].append(i)
     seen: set[tuple[object, ...]] = set()
+    far = partial(_far, pairs, place, {})
     for piece, mine in enumerate(touching):
         local = {i: n for n, i in enumerate(mine)}
         shape = tuple(
-            (t.src, t.dst, t.node.reduce, *(local[d] for d in t.after if d in local))
-            for t in (transfers[i] for i in mine)
-        )
+            (pairs[i].src, pairs[i].dst, pairs[i].send.reduce, _local(pairs[i].read_after, local), None,
+             *_local(pairs[i].land_after, local)) for i in mine
+        )  # fmt: skip
         if shape not in seen:
-            _replay(len(files), [transfers[i] for i in mine], local, f"bytes {cuts[piece]}..{cuts[piece + 1] - 1}")
-            seen.add(shape)
-    return ChakraRun(sum(map(len, files)))
+            where = f"bytes {cuts[piece]}..{cuts[piece + 1] - 1}"
+            if _replay(len(files), pairs, local, place, far, where):
+                seen.add(shape)
+    return ChakraRun(sum(map(len, files)), cuts[-1])
 
 
-def _transfers(files: Sequence[Sequence[Node]]) -> list[_Transfer]:
-    """Pairs in an order in which they can run. Raises VerifyError for loose ends and circles."""
-    ends: dict[tuple[int, int, int], dict[bool, tuple[int, int]]] = {}
+def _local(events: tuple[int, ...], local: dict[int, int]) -> tuple[int, ...]:
+    """Those of pairs that are numbered in `local`, by that number."""
+    return tuple(2 * local[event // 2] + event % 2 for event in events if event // 2 in local)
+
+
+def _pairs(files: Sequence[Sequence[Node]], label: str) -> list[_Pair]:
+    """All pairs, in the order of the files. Raises VerifyError for loose ends."""
+    ends: dict[tuple[int, int, int], dict[bool, Node]] = {}
     for rank, nodes in enumerate(files):
         if [node.id for node in nodes] != list(range(len(nodes))):
             raise VerifyError(f"the nodes of rank {rank} are not numbered 0, 1, ...")
         for node in nodes:
             line = (rank, node.peer, node.tag) if node.sends else (node.peer, rank, node.tag)
+            name = f"{label}{node.id} of rank {rank}"
             if not 0 <= node.peer < len(files) or node.peer == rank:
-                raise VerifyError(f"node {node.id} of rank {rank} has rank {node.peer} as its peer")
+                raise VerifyError(f"{name} has rank {node.peer} as its peer")
             if node.nbytes < 1 or node.offset < 0:
-                raise VerifyError(f"node {node.id} of rank {rank} moves no bytes")
-            if any(not 0 <= dep < len(nodes) for dep in (*node.deps, *node.order)):
-                raise VerifyError(f"node {node.id} of rank {rank} waits for a node that is not there")
+                raise VerifyError(f"{name} moves no bytes")
+            if any(not 0 <= other < len(nodes) for other in (*node.deps, *node.order)):
+                raise VerifyError(f"{name} waits for a node that is not there")
             if node.sends in ends.setdefault(line, {}):
                 raise VerifyError(f"tag {node.tag} from rank {line[0]} to rank {line[1]} is used twice")
-            ends[line][node.sends] = (rank, node.id)
-    of_node: dict[tuple[int, int], int] = {}
-    pairs: list[tuple[int, int, Node, Node]] = []
-    for (src, dst, tag), pair in ends.items():
+            ends[line][node.sends] = node
+    event: dict[tuple[int, int], int] = {}
+    pairs = []
+    for i, ((src, dst, tag), pair) in enumerate(ends.items()):
         if len(pair) < 2:
-            raise VerifyError(
-                f"tag {tag} from rank {src} to rank {dst}: a {'receive' if True in pair else 'send'} is missing"
-            )
-        send, receive = files[src][pair[True][1]], files[dst][pair[False][1]]
+            missing = "receive" if True in pair else "send"
+            raise VerifyError(f"tag {tag} from rank {src} to rank {dst}: a {missing} is missing")
+        send, receive = pair[True], pair[False]
         if (send.nbytes, send.offset, send.reduce) != (receive.nbytes, receive.offset, receive.reduce):
             raise VerifyError(f"tag {tag} from rank {src} to rank {dst}: send and receive differ")
-        of_node[pair[True]] = of_node[pair[False]] = len(pairs)
+        event[src, send.id], event[dst, receive.id] = 2 * i, 2 * i + 1
         pairs.append((src, dst, send, receive))
-    after = [
-        # A send that is waited for counts as done when it has arrived, which is later than a simulator may say.
-        {of_node[src, d] for d in send.deps} | {of_node[dst, d] for d in receive.deps}
-        for src, dst, send, receive in pairs
-    ]
-    for src, _, send, _ in pairs:
-        if any(files[src][d].sends for d in send.deps):
-            raise VerifyError(f"node {send.id} of rank {src} waits for a send: that says nothing about bytes")
-    # The order of sends at a port takes part in deadlocks; it orders no bytes.
-    order = [{of_node[src, d] for d in send.order} for src, _, send, _ in pairs]
-    return _ordered(pairs, after, order)
+    return [
+        _Pair(
+            src, dst, send, receive, tuple(event[src, other] for other in (*send.deps, *send.order)),
+            (2 * i, *(event[dst, other] for other in (*receive.deps, *receive.order))),
+        )
+        for i, (src, dst, send, receive) in enumerate(pairs)
+    ]  # fmt: skip
 
 
-def _ordered(
-    pairs: list[tuple[int, int, Node, Node]], after: list[set[int]], sends_before: list[set[int]]
-) -> list[_Transfer]:
-    waiting: list[list[int]] = [[] for _ in pairs]
-    both = [deps | sends for deps, sends in zip(after, sends_before, strict=True)]
-    missing = [len(deps) for deps in both]
-    for i, deps in enumerate(both):
-        for dep in deps:
-            waiting[dep].append(i)
-    ready, order = deque(i for i, count in enumerate(missing) if not count), list[int]()
+def _after(pairs: list[_Pair], event: int) -> tuple[int, ...]:
+    return pairs[event // 2].land_after if event % 2 else pairs[event // 2].read_after
+
+
+def _places(pairs: list[_Pair], label: str) -> list[int]:
+    """Of each event its place in an order in which all can happen. Raises VerifyError for a circle, naming it."""
+    waiting: list[list[int]] = [[] for _ in range(2 * len(pairs))]
+    missing = [0] * len(waiting)
+    for event in range(len(waiting)):
+        before = set(_after(pairs, event))
+        missing[event] = len(before)
+        for other in before:
+            waiting[other].append(event)
+    ready = deque(event for event, count in enumerate(missing) if not count)
+    place, done = [-1] * len(waiting), 0
     while ready:
-        order.append(ready.popleft())
-        for i in waiting[order[-1]]:
-            missing[i] -= 1
-            if not missing[i]:
-                ready.append(i)
-    if len(order) < len(pairs):
-        stuck = next(i for i, count in enumerate(missing) if count)
-        raise VerifyError(f"deadlock: tag {pairs[stuck][2].tag} from rank {pairs[stuck][0]} never starts")
-    place = {i: n for n, i in enumerate(order)}
-    return [_Transfer(pairs[i][0], pairs[i][1], pairs[i][2], tuple(sorted(place[d] for d in after[i]))) for i in order]
+        event = ready.popleft()
+        place[event], done = done, done + 1
+        for other in waiting[event]:
+            missing[other] -= 1
+            if not missing[other]:
+                ready.append(other)
+    if done < len(waiting):
+        circle = _circle(pairs, place)
+        names = [_name(pairs, event, label) for event in circle[:MOST_NAMED]]
+        more = [f"{len(circle) - MOST_NAMED} more"] * (len(circle) > MOST_NAMED)
+        raise VerifyError(
+            f"deadlock: a circle, each waits for the next, the last for the first: {', '.join(names + more)}"
+        )
+    return place
 
 
-def _replay(ranks: int, mine: list[_Transfer], local: dict[int, int], where: str) -> None:
-    holds = [1 << r for r in range(ranks)]
-    before = [0] * len(mine)
+def _circle(pairs: list[_Pair], place: list[int]) -> list[int]:
+    """Events that never happen, each of which waits for the next one, and the last for the first."""
+    path, at = list[int](), dict[int, int]()
+    event = place.index(-1)
+    while event not in at:
+        at[event] = len(path)
+        path.append(event)
+        event = next(other for other in _after(pairs, event) if place[other] < 0)
+    return path[at[event] :]
+
+
+def _name(pairs: list[_Pair], event: int, label: str) -> str:
+    pair = pairs[event // 2]
+    if event % 2:
+        return f"receive {label}{pair.receive.id} of rank {pair.dst}"
+    return f"send {label}{pair.send.id} of rank {pair.src}"
+
+
+def _far(pairs: list[_Pair], place: list[int], known: dict[int, set[int]], before: int, after: int) -> bool:
+    """Whether waits lead from event `after` to `before`, over whatever bytes. `known` keeps the last `after`."""
+    if after not in known:
+        known.clear()
+        known[after], todo = set(), [after]
+        while todo:
+            more = set(_after(pairs, todo.pop())) - known[after]
+            known[after] |= more
+            todo += more
+    return before in known[after]
+
+
+def _replay(
+    ranks: int, pairs: list[_Pair], local: dict[int, int], place: list[int], far: Callable[[int, int], bool], where: str
+) -> bool:
+    """Run the pairs of one piece. Raises VerifyError for a race, or a sum that is wrong.
+
+    False: waits of other pieces were needed, so what holds here need not hold for a piece that looks the same.
+    """
+    mine, alone = list(local), True
+    holds, read = [1 << r for r in range(ranks)], [0] * len(mine)
+    known = [0] * (2 * len(mine))  # of each event what comes before it, bits of events
     reads, adds, writes = [0] * ranks, [0] * ranks, [0] * ranks
-    for n, t in enumerate(mine):
-        for dep in t.after:
-            if dep in local:
-                before[n] |= before[local[dep]] | 1 << local[dep]
-        loose = (
-            adds[t.src] | writes[t.src] | reads[t.dst] | writes[t.dst] | (0 if t.node.reduce else adds[t.dst])
-        ) & ~before[n]
-        if loose:
-            other = mine[loose.bit_length() - 1].node.tag
-            raise VerifyError(f"race: {where}: tag {t.node.tag} may run at the same time as tag {other}")
-        twice = holds[t.src] & holds[t.dst] if t.node.reduce else 0
+    for event in sorted((2 * i + lands for i in mine for lands in (0, 1)), key=place.__getitem__):
+        n, lands, pair = local[event // 2], event % 2, pairs[event // 2]
+        for other in _local(_after(pairs, event), local):
+            known[2 * n + lands] |= known[other] | 1 << other
+        if lands:
+            rank = pair.dst
+            loose = reads[rank] | writes[rank] | (0 if pair.send.reduce else adds[rank])
+        else:
+            rank = pair.src
+            loose = adds[rank] | writes[rank]
+        loose &= ~known[2 * n + lands]
+        while loose:
+            last = loose.bit_length() - 1
+            if not far(2 * mine[last // 2] + last % 2, event):
+                tags = f"tag {pair.send.tag} may run at the same time as tag {pairs[mine[last // 2]].send.tag}"
+                raise VerifyError(f"race: {where}: {tags}")
+            alone, loose = False, loose ^ 1 << last
+        if not lands:
+            reads[rank] |= 1 << 2 * n
+            read[n] = holds[rank]
+            continue
+        twice = read[n] & holds[rank] if pair.send.reduce else 0
         if twice:
             who = (twice & -twice).bit_length() - 1
-            raise VerifyError(f"{where}: tag {t.node.tag} adds the contribution of rank {who} a second time")
-        holds[t.dst] = holds[t.src] | (holds[t.dst] if t.node.reduce else 0)
-        (adds if t.node.reduce else writes)[t.dst] |= 1 << n
-        reads[t.src] |= 1 << n
+            raise VerifyError(f"{where}: tag {pair.send.tag} adds the contribution of rank {who} a second time")
+        holds[rank] = read[n] | (holds[rank] if pair.send.reduce else 0)
+        (adds if pair.send.reduce else writes)[rank] |= 1 << 2 * n + 1
     for rank in range(ranks):
         missing = ~holds[rank] & ((1 << ranks) - 1)
         if missing:
             lost = (missing & -missing).bit_length() - 1
             raise VerifyError(f"{where} of rank {rank}: the contribution of rank {lost} is missing")
+    return alone

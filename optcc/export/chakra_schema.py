@@ -1,7 +1,7 @@
 """The part of Chakra's schema that sends and receives need (mlcommons/chakra, schema/protobuf/et_def.proto).
 
 Its descriptor is built when first needed: no compiler at build time, no generated code tied to a protobuf version.
-Fields of the schema that are not here are skipped by the reader, as protobuf does with what it does not know.
+A file with other fields of the schema is refused: they might change what it does.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from fractions import Fraction
 
 from optcc.errors import InputError
 from optcc.export.limits import refuse_above
-from optcc.export.nodes import Node, chained
+from optcc.export.nodes import Node, chained, parted
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
 from optcc.schedule.stripes import Stripes, stripes_of
@@ -93,50 +93,58 @@ def dump(nodes: list[list[Node]], arrives: list[int]) -> str:
     return "\n".join(out)
 
 
-_OPERATION = re.compile(r"l(\d+): (send|recv) (\d+)b (?:to|from) (\d+) tag (\d+) cpu (\d+) nic (\d+)")
-_REQUIRES = re.compile(r"l(\d+) requires l(\d+)")
-_COMMENT = re.compile(r"// optcc (\d+) (add|copy)")
+_OPERATION = re.compile(
+    r"l([0-9]{1,18}): (send|recv) ([0-9]{1,18})b (?:to|from) ([0-9]{1,9}) "
+    r"tag ([0-9]{1,18}) cpu ([0-9]{1,9}) nic ([0-9]{1,9})"
+)
+_REQUIRES = re.compile(r"l([0-9]{1,18}) requires l([0-9]{1,18})")
+_COMMENT = re.compile(r"// optcc ([0-9]{1,18}) (add|copy)")
 
 
 def load(text: str, where: str = "GOAL schedule") -> list[list[Node]]:
-    """Read a schedule back. Raises InputError for what is not one of ours."""
-    lines = [line.strip() for line in text.splitlines()]
+    """Read a schedule back. Raises InputError, with its line, for what is not one of ours."""
+    lines = [(number, line.strip()) for number, line in enumerate(text.splitlines(), 1)]
+    used = [(number, line) for number, line in lines if line and (not line.startswith("//") or _COMMENT.match(line))]
+    first, head = used[0] if used else (1, "nothing")
     files: list[list[Node]] = []
-    waits: list[dict[int, list[int]]] = []
-    comment: re.Match[str] | None = None
-    for number, line in enumerate(lines, 1):
-        if number == 1 and re.fullmatch(r"num_ranks \d+", line):
-            continue
-        if line in ("", "}"):
-            continue
-        if line == f"rank {len(files)} {{":
+    inside, comment = False, None
+    labels: dict[str, int] = {}
+    waits: list[tuple[int, str, str]] = []
+    for number, line in used[1:]:
+        if not inside and line == f"rank {len(files)} {{":
+            inside = True
             files.append([])
-            waits.append(defaultdict(list))
-        elif found := _COMMENT.fullmatch(line):
+        elif inside and line == "}" and comment is None:
+            files[-1] = _joined(files[-1], labels, waits, where)
+            inside, labels, waits = False, {}, []
+        elif inside and comment is None and (found := _REQUIRES.fullmatch(line)):
+            waits.append((number, found[1], found[2]))
+        elif inside and comment is None and (found := _COMMENT.fullmatch(line)):
             comment = found
-        elif files and comment and (found := _OPERATION.fullmatch(line)):
+        elif comment and (found := _OPERATION.fullmatch(line)) and found[1] not in labels:
+            labels[found[1]] = len(files[-1])
             id_, nbytes, peer, tag, _, nic = (int(found[i]) for i in (1, 3, 4, 5, 6, 7))
             files[-1].append(
                 Node(id_, found[2] == "send", peer, tag, nbytes, int(comment[1]), comment[2] == "add", (), (), nic)
             )
             comment = None
-        elif files and (found := _REQUIRES.fullmatch(line)):
-            waits[-1][int(found[1])].append(int(found[2]))
         else:
             raise _not_goal(f"{where}:{number}", line)
-    if not lines or lines[0] != f"num_ranks {len(files)}" or not files:
-        raise _not_goal(f"{where}:1", lines[0] if lines else "nothing")
-    return [
-        [_joined(node, wait.get(node.id, []), nodes, where) for node in nodes]
-        for nodes, wait in zip(files, waits, strict=True)
-    ]
+    if head != f"num_ranks {len(files)}" or not files:
+        raise _not_goal(f"{where}:{first}", head)
+    if inside:
+        raise _not_goal(where, f"rank {len(files) - 1} without an end")
+    return files
 
 
-def _joined(node: Node, wait: list[int], nodes: list[Node], where: str) -> Node:
-    if any(other >= len(nodes) for other in wait):
-        raise _not_goal(where, f"l{node.id} requires l{max(wait)}")
-    sends = tuple(other for other in wait if nodes[other].sends)
-    return replace(node, deps=tuple(other for other in wait if not nodes[other].sends), order=sends)
+def _joined(nodes: list[Node], labels: dict[str, int], waits: list[tuple[int, str, str]], where: str) -> list[Node]:
+    """The nodes of a rank with what they wait for; `labels`: label -> place among `nodes`."""
+    deps: dict[int, list[int]] = defaultdict(list)
+    for number, who, other in waits:
+        if who not in labels or other not in labels:
+            raise _not_goal(f"{where}:{number}", f"l{who} requires l{other}")
+        deps[labels[who]].append(nodes[labels[other]].id)
+    return parted([replace(node, deps=tuple(deps[place])) for place, node in enumerate(nodes)])
 
 
 def _not_goal(where: str, got: str) -> InputError:

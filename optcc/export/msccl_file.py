@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from lxml import etree
 
 from optcc.errors import InputError
-from optcc.export.limits import refuse_above
+from optcc.export.limits import demand, refuse_above
 
 MAX_STEPS = 64  # steps of a threadblock
 MAX_THREADBLOCKS = 64  # of a GPU
@@ -89,21 +89,35 @@ def dump(program: MscclProgram) -> str:
     return etree.tostring(algo, pretty_print=True, encoding="unicode")
 
 
+_ATTRIBUTES = {
+    "algo": {"name", "proto", "nchannels", "nchunksperloop", "ngpus", "coll", "inplace", "outofplace",
+             "minBytes", "maxBytes"},
+    "gpu": {"id", "i_chunks", "o_chunks", "s_chunks"},
+    "tb": {"id", "send", "recv", "chan"},
+    "step": {"s", "type", "srcbuf", "srcoff", "dstbuf", "dstoff", "cnt", "depid", "deps", "hasdep"},
+}  # fmt: skip
+
+
 def load(text: str, where: str = "MSCCL algorithm") -> MscclProgram:
     """Read an algorithm back. Raises InputError for what is not an in-place AllReduce of this form."""
     try:
-        algo = etree.fromstring(text, etree.XMLParser(resolve_entities=False, no_network=True))
+        algo = etree.fromstring(text, etree.XMLParser(resolve_entities=False, no_network=True, remove_comments=True))
+        for element in algo.iter():
+            known = _ATTRIBUTES.get(str(element.tag))
+            demand(known is not None, f"no <{element.tag}>, which is not read here")
+            others = {str(name) for name in element.attrib} - (known or set())
+            demand(not others, f"no attribute {min(others, default='')} of <{element.tag}>, which is not read here")
         expected = {"coll": "allreduce", "inplace": "1", "proto": "Simple"}
         for name, value in expected.items():
-            _demand(_get(algo, name) == value, f'{name}="{value}"')
+            demand(_get(algo, name) == value, f'{name}="{value}"')
         for name in ("outofplace", "minBytes", "maxBytes"):  # parsers refuse a file without them
             _number(algo, name)
         gpus = list(algo.iterchildren("gpu"))
-        _demand([_number(gpu, "id") for gpu in gpus] == list(range(len(gpus))), "GPUs 0, 1, ... in order")
-        _demand(_number(algo, "ngpus") == len(gpus) > 0, "as many GPUs as ngpus says")
+        demand([_number(gpu, "id") for gpu in gpus] == list(range(len(gpus))), "GPUs 0, 1, ... in order")
+        demand(_number(algo, "ngpus") == len(gpus) > 0, "as many GPUs as ngpus says")
         chunks = _number(algo, "nchunksperloop")
         for gpu in gpus:
-            _demand(_number(gpu, "i_chunks") == _number(gpu, "o_chunks") == chunks > 0, "nchunksperloop chunks")
+            demand(_number(gpu, "i_chunks") == _number(gpu, "o_chunks") == chunks > 0, "nchunksperloop chunks")
         return MscclProgram(
             name=_get(algo, "name"),
             chunks=chunks,
@@ -118,7 +132,7 @@ def load(text: str, where: str = "MSCCL algorithm") -> MscclProgram:
 
 def _blocks_in(gpu: etree._Element) -> tuple[MscclThreadblock, ...]:
     blocks = list(gpu.iterchildren("tb"))
-    _demand([_number(tb, "id") for tb in blocks] == list(range(len(blocks))), "threadblocks 0, 1, ... without gaps")
+    demand([_number(tb, "id") for tb in blocks] == list(range(len(blocks))), "threadblocks 0, 1, ... without gaps")
     return tuple(
         MscclThreadblock(_number(tb, "send"), _number(tb, "recv"), _number(tb, "chan"), _steps_in(tb)) for tb in blocks
     )
@@ -126,12 +140,12 @@ def _blocks_in(gpu: etree._Element) -> tuple[MscclThreadblock, ...]:
 
 def _steps_in(tb: etree._Element) -> tuple[MscclStep, ...]:
     steps = list(tb.iterchildren("step"))
-    _demand([_number(step, "s") for step in steps] == list(range(len(steps))), "steps 0, 1, ... without gaps")
+    demand([_number(step, "s") for step in steps] == list(range(len(steps))), "steps 0, 1, ... without gaps")
     made = []
     for step in steps:
         kind, src, dst = _get(step, "type"), _get(step, "srcbuf"), _get(step, "dstbuf")
-        _demand(kind in TYPES, f"a step type of {', '.join(TYPES)}")
-        _demand(src in BUFFERS and dst in BUFFERS, "buffer i, o or s")
+        demand(kind in TYPES, f"a step type of {', '.join(TYPES)}")
+        demand(src in BUFFERS and dst in BUFFERS, "buffer i, o or s")
         numbers = {name: _number(step, name) for name in ("srcoff", "dstoff", "cnt", "depid", "deps")}
         made.append(MscclStep(type=kind, srcbuf=src, dstbuf=dst, hasdep=bool(_number(step, "hasdep")), **numbers))
     return tuple(made)
@@ -146,11 +160,6 @@ def _get(element: etree._Element, name: str) -> str:
 
 def _number(element: etree._Element, name: str) -> int:
     return int(_get(element, name))
-
-
-def _demand(holds: bool, expected: str) -> None:
-    if not holds:
-        raise ValueError(f"expected {expected}")
 
 
 def check_limits(program: MscclProgram) -> None:

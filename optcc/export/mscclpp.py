@@ -17,8 +17,8 @@ from optcc.export.choice import Chosen, WriterKind, choose
 from optcc.export.chunks import Chunked
 from optcc.export.limits import refuse_above
 from optcc.export.mscclpp_clock import seconds
+from optcc.export.mscclpp_fields import ALIGNMENT
 from optcc.export.mscclpp_file import (
-    ALIGNMENT,
     MAX_BYTES,
     MAX_OP_CHANNELS,
     MAX_OPS,

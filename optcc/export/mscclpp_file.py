@@ -8,11 +8,17 @@ past the end of an array. They are checked here.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass
+from math import lcm
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.export.limits import refuse_above
+from optcc.export.limits import demand, refuse_above
+from optcc.export.mscclpp_fields import ALIGNMENT, ANY_SIZE, FileGpu, FileOp, FileSpan, GroupPart, PlanFile
+from optcc.values.canonical_json import parse
+from optcc.values.json_records import read_json
+from optcc.values.json_types import FieldError
 
 MAX_OPS = 64  # operations of a threadblock
 MAX_CHANNELS = 16  # channels of one type in a threadblock; as many remote buffers of one type
@@ -20,7 +26,6 @@ MAX_OP_CHANNELS = 8  # channels of an operation
 MAX_OP_LOCAL = 2  # local buffers of an operation
 MAX_THREADBLOCKS = 108
 """Threadblocks of 1024 threads that wait for each other must all be resident: the multiprocessors of an A100."""
-ALIGNMENT = 16  # bytes; a chunk is a multiple of it
 MAX_BYTES = 2**32 - 1  # offsets are 32-bit numbers of bytes
 CHANNEL_TYPES = ("memory", "port")
 
@@ -155,70 +160,76 @@ def _op_out(op: MscclppOp) -> dict[str, Any]:
 
 
 def load(text: str, where: str = "MSCCL++ plan") -> MscclppProgram:
-    """Read a plan back. Raises InputError for what is not an in-place AllReduce of this form."""
+    """Read a plan back. Raises InputError, with the place, for what is not an in-place AllReduce of this form.
+
+    Where operations are divided among a group of threadblocks, chunks are divided, too, so that each has whole ones.
+    """
     try:
-        raw = json.loads(text)
-        _demand(raw["collective"] == "allreduce" and raw["inplace"] is True, "an allreduce in place")
-        _demand(raw["protocol"] == "Simple", "protocol Simple")
-        _demand(not raw["reuse_resources"] and not raw["use_double_scratch_buffer"], "scratch of its own, once")
-        _demand(raw["buffer_alignment"] == ALIGNMENT, f"buffer_alignment {ALIGNMENT}")
-        _demand([gpu["id"] for gpu in raw["gpus"]] == list(range(len(raw["gpus"]))), "GPUs 0, 1, ... in order")
-        _demand(bool(raw["gpus"]), "at least one GPU")
-        gpus = tuple(_gpu_in(gpu) for gpu in raw["gpus"])
-        _demand(len({gpu.chunks for gpu in gpus}) == 1 and gpus[0].chunks > 0, "equally many chunks, at least one")
-        return MscclppProgram(str(raw["name"]), gpus, int(raw["max_message_size"]))
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError, RecursionError) as error:
-        expected = "an execution plan for MSCCL++"
-        raise InputError("cannot be read", where=where, expected=expected, got=repr(error)[:200]) from None
-
-
-def _gpu_in(raw: dict[str, Any]) -> MscclppGpu:
-    _demand(raw["input_chunks"] == raw["output_chunks"], "as many output as input chunks")
-    _demand([b["id"] for b in raw["threadblocks"]] == list(range(len(raw["threadblocks"]))), "threadblocks 0, 1, ...")
-    return MscclppGpu(
-        chunks=int(raw["input_chunks"]),
-        scratch=int(raw["scratch_chunks"]),
-        threadblocks=tuple(
-            MscclppThreadblock(
-                ops=tuple(_op_in(op) for op in block["ops"]),
-                channels=_by_type(block["channels"], "channel_type", "channel_ids"),
-                buffers=_by_type(block["remote_buffer_refs"], "access_channel_type", "remote_buffer_ids"),
+        file: PlanFile = read_json(PlanFile, parse(text))
+        demand(file.inplace, "an allreduce in place")
+        demand(not file.reuse_resources and not file.use_double_scratch_buffer, "scratch of its own, once")
+        demand([gpu.id for gpu in file.gpus] == list(range(len(file.gpus))), "GPUs 0, 1, ... in order")
+        sizes = {op.tbg_info.tbg_size for gpu in file.gpus for block in gpu.threadblocks for op in block.ops}
+        demand(max(sizes, default=1) <= MAX_THREADBLOCKS, f"groups of at most {MAX_THREADBLOCKS} threadblocks")
+        gpus = tuple(_gpu(gpu, lcm(*sizes)) for gpu in file.gpus)
+        demand(len({gpu.chunks for gpu in gpus}) == 1, "equally many chunks")
+        most = file.max_message_size
+        if most == ANY_SIZE:  # as the executor takes it where none is given: what its offsets reach
+            unit = ALIGNMENT * gpus[0].chunks
+            most = MAX_BYTES * gpus[0].chunks // max(max(gpu.chunks, gpu.scratch) for gpu in gpus) // unit * unit
+        demand(file.min_message_size <= most, "a min_message_size that can be sent")
+        return MscclppProgram(file.name, gpus, most)
+    except ValueError as error:
+        place, expected, got = "", "an execution plan for MSCCL++", str(error)[:200]
+        if isinstance(error, FieldError):
+            place, expected, got = (
+                f": {error.place}".removesuffix(": "),
+                f"{expected}: {error.expected}",
+                str(error.got),
             )
-            for block in raw["threadblocks"]
+        raise InputError("cannot be read", where=f"{where}{place}", expected=expected, got=got) from None
+
+
+def _span(span: FileSpan, part: GroupPart, scale: int) -> ChunkSpan:
+    """The part of one threadblock of a group, in chunks of which `scale` make one of the file."""
+    count = span.size * scale // part.tbg_size
+    return ChunkSpan(span.index * scale + part.tb_id * count, count, span.type, span.buffer_id)
+
+
+def _op(op: FileOp, scale: int) -> MscclppOp:
+    spans = (*op.src_buff, *op.dst_buff)
+    demand(op.tbg_info.tb_id < op.tbg_info.tbg_size, "tb_id below tbg_size")
+    demand(all((span.type is None) != (span.buffer_id is None) for span in spans), "type or buffer_id of a buffer")
+    demand(op.name != "flush" or op.channel_type == "port", "a flush of port channels")
+    demand(op.name != "flush" or len(op.dst_buff) <= len(op.channel_ids), "a channel for all that is flushed")
+    src, dst = (tuple(_span(span, op.tbg_info, scale) for span in each) for each in (op.src_buff, op.dst_buff))
+    return MscclppOp(op.name, op.channel_type, op.channel_ids, src, dst)
+
+
+def _gpu(gpu: FileGpu, scale: int) -> MscclppGpu:
+    demand([block.id for block in gpu.threadblocks] == [*range(len(gpu.threadblocks))], "threadblocks 0, 1, ...")
+    demand(gpu.input_chunks == gpu.output_chunks, "as many output as input chunks")
+    return MscclppGpu(
+        gpu.input_chunks * scale,
+        gpu.scratch_chunks * scale,
+        tuple(
+            MscclppThreadblock(
+                tuple(_op(op, scale) for op in block.ops),
+                _by_type((each.channel_type, each.channel_ids) for each in block.channels),
+                _by_type((each.access_channel_type, each.remote_buffer_ids) for each in block.remote_buffer_refs),
+            )
+            for block in gpu.threadblocks
         ),
-        channels=_by_type(raw["channels"], "channel_type", "connected_to"),
-        remotes=tuple(
-            Remote(int(r["rank"]), str(r["type"]), tuple(r["access_channel_types"])) for r in raw["remote_buffers"]
-        ),
+        _by_type((each.channel_type, each.connected_to) for each in gpu.channels),
+        tuple(Remote(each.rank, each.type, each.access_channel_types) for each in gpu.remote_buffers),
     )
 
 
-def _by_type(raw: list[dict[str, Any]], key: str, numbers: str) -> dict[str, tuple[int, ...]]:
+def _by_type(given: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[int, ...]]:
     found: dict[str, tuple[int, ...]] = {}
-    for entry in raw:
-        _demand(entry[key] in CHANNEL_TYPES, "channel type memory or port")
-        found[entry[key]] = found.get(entry[key], ()) + tuple(int(n) for n in entry[numbers])
+    for kind, numbers in given:
+        found[kind] = found.get(kind, ()) + numbers
     return found
-
-
-def _op_in(raw: dict[str, Any]) -> MscclppOp:
-    _demand(raw.get("reduce_op", "sum") == "sum", "reduce_op sum")
-    spans = {
-        key: tuple(
-            ChunkSpan(int(s["index"]), int(s["size"]), remote=int(s["buffer_id"]))
-            if "buffer_id" in s
-            else ChunkSpan(int(s["index"]), int(s["size"]), local=str(s["type"]))
-            for s in raw.get(key, ())
-        )
-        for key in ("src_buff", "dst_buff")
-    }
-    channels = tuple(int(c) for c in raw.get("channel_ids", ()))
-    return MscclppOp(str(raw["name"]), raw.get("channel_type"), channels, spans["src_buff"], spans["dst_buff"])
-
-
-def _demand(holds: bool, expected: str) -> None:
-    if not holds:
-        raise ValueError(f"expected {expected}")
 
 
 def check_limits(program: MscclppProgram) -> None:

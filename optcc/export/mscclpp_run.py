@@ -127,24 +127,30 @@ class _MscclppMachine:
         if op.name == "nop":
             self._nop(i)
         elif op.name == "wait":
-            lanes = [self._lane(i, op, c) for c in op.channels]
+            lanes = self._lanes(i, op, op.channels)
             if any(not self.signals[lane] for lane in lanes):
                 return False
             for lane in lanes:
                 np.maximum(self.lead[i], self.signals[lane].popleft(), out=self.lead[i])
         elif op.name == "signal":
-            for c in op.channels:
-                self._signal(i, self._lane(i, op, c))
+            for lane in self._lanes(i, op, op.channels):
+                self._signal(i, lane)
         elif op.name == "flush":
             # The kernel counts a flush's channels by its destinations.
-            for c in op.channels[: len(op.dst)]:
-                lane = self._lane(i, op, c)
+            for lane in self._lanes(i, op, op.channels[: len(op.dst)]):
                 self.lead[i][self.proxy[lane]] = self.sent[lane]
         elif op.name in SHAPES:
             self._data(i, op)
         else:
             raise VerifyError(f"{op_name(r, t, op)}: an operation that this interpreter does not know")
         return True
+
+    def _lanes(self, i: int, op: MscclppOp, channels: tuple[int, ...]) -> list[tuple[int, str, int]]:
+        """Those channels, which threads of the block serve side by side: none can be there twice."""
+        lanes = [self._lane(i, op, c) for c in channels]
+        if len(set(lanes)) < len(lanes):
+            raise VerifyError(f"{op_name(*self.blocks[i], op)} names a channel twice")
+        return lanes
 
     def _lane(self, i: int, op: MscclppOp, c: int) -> tuple[int, str, int]:
         r, t = self.blocks[i]

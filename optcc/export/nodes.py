@@ -12,8 +12,8 @@ class Node:
 
     id : its number among its rank's nodes, from 0 on; tag : joins it to the node at the other end
     reduce : whether the bytes are added where they land
-    deps : ids of receives that a send waits for
-    order : ids of sends that a send comes after, at the same port; they order ports, not bytes
+    deps : ids of receives that it waits for
+    order : ids of sends that it waits for: in our files those before it at the same port, which order no bytes
     port : of those that the rank sends by, for a send
     """
 
@@ -41,6 +41,22 @@ def chained(nodes: Sequence[Node], starts: Sequence[float], ports: Callable[[Nod
         order[node.id] = tuple(sorted({last[port] for port in mine if port in last}))
         last |= dict.fromkeys(mine, node.id)
     return [replace(node, order=order.get(node.id, ())) for node in nodes]
+
+
+def parted(nodes: Sequence[Node]) -> list[Node]:
+    """The same, what each waits for parted into receives and sends, whichever of the two it was called.
+
+    Numbers of nodes that are not there stay among `deps`.
+    """
+    sends = {node.id for node in nodes if node.sends}
+    return [
+        replace(
+            node,
+            deps=tuple(other for other in (*node.deps, *node.order) if other not in sends),
+            order=tuple(other for other in (*node.deps, *node.order) if other in sends),
+        )
+        for node in nodes
+    ]
 
 
 def out_of_order(files: Sequence[Sequence[Node]]) -> tuple[int, int]:

@@ -1,86 +1,91 @@
-"""An exported file, known by how it begins: run by the rules of its target, and what it keeps of the order of sends."""
+"""An exported file, known by its content: run by the rules of its target, and what it keeps of the order of sends."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from optcc.errors import InputError
 from optcc.export.nodes import Node, out_of_order
-from optcc.files.content import from_content
-from optcc.files.reading import beginning, is_stdin, read_file
+from optcc.files.content import from_first, json_object, text_of
+from optcc.files.reading import beginning, read_file, shown
 
 MAX_BYTES = 2**30
 """Of a file; the largest that was written in tests has 30 MiB."""
-HEAD = 2**16
-START = r"num_ranks\b|<algo\b|\{"
-"""How the content begins, after a licence, a declaration or a banner."""
 TRACE = ".et"
 """How names of Chakra traces end."""
 
 
 @dataclass(frozen=True)
 class Reread:
-    """What a file is. operations : that its target's interpreter executed; order : what its target does with the
-    plan's order of sends; kept : whether it keeps it"""
+    """What a file is.
+
+    operations : that its target's interpreter executed; sums : what they sum, as far as the file says it
+    order : what its target does with the plan's order of sends; kept : whether it keeps it
+    """
 
     format: str
     operations: int
+    sums: str
     order: str
     kept: bool
 
 
-def reader_of(path: Path) -> Callable[[Path], Reread] | None:
-    """What reads and runs an exported file, for Chakra any one rank's; None where `path` does not begin like one.
+def reader_of(path: Path) -> Callable[[], Reread] | None:
+    """What reads and runs an exported file, for Chakra any one rank's; None where `path` has nothing of one.
 
     It raises InputError for what cannot be read, VerifyError for a file that is wrong by the rules of its target.
     """
-    if is_stdin(path):
-        return None
     if path.name.endswith(TRACE):
-        return _chakra
-    head = from_content(beginning(path, HEAD).decode("utf-8", "replace"), START).lstrip()
-    if head.startswith("num_ranks"):
-        return _goal
-    if head.startswith("<algo"):
-        return _msccl
-    if head.startswith("{") and '"collective"' in head:
-        return _mscclpp
+        return partial(_chakra, path)
+    data = beginning(path, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InputError("too large", where=shown(path), expected=f"at most {MAX_BYTES} bytes", got="more")
+    try:
+        text = text_of(data)
+    except UnicodeDecodeError:
+        return None
+    if json_object(text, "format", "plan_id") is not None:  # a plan, whose certificate may name a collective, too
+        return None
+    for content, reader in (
+        (from_first("num_ranks", text), _goal),
+        (from_first("<algo", text), _msccl),
+        (json_object(text, "collective", "gpus"), _mscclpp),
+    ):
+        if content is not None:
+            return partial(reader, content, shown(path))
     return None
 
 
-def _text(path: Path, what: str) -> str:
-    data = read_file(path, MAX_BYTES, what=what, expected=what)
-    try:
-        return from_content(data.decode(), START)
-    except UnicodeDecodeError:
-        raise InputError("cannot be read", where=str(path), expected=what, got="not text") from None
+def _mscclpp(text: str, where: str) -> Reread:
+    from optcc.export import mscclpp_fields, mscclpp_file, mscclpp_run
 
-
-def _mscclpp(path: Path) -> Reread:
-    from optcc.export import mscclpp_file, mscclpp_run
-
-    program = mscclpp_file.load(_text(path, "an execution plan for MSCCL++"), str(path))
+    program = mscclpp_file.load(text, where)
     mscclpp_file.check_limits(program)
     operations = mscclpp_run.run(program).operations
-    return _in_blocks("mscclpp", operations, max(len(gpu.threadblocks) for gpu in program.gpus))
+    unit = mscclpp_fields.ALIGNMENT * program.chunks
+    sums = f"{len(program.gpus)} ranks, buffers of a multiple of {unit} bytes up to {program.max_bytes}"
+    return _in_blocks("mscclpp", operations, sums, max(len(gpu.threadblocks) for gpu in program.gpus))
 
 
-def _msccl(path: Path) -> Reread:
+def _msccl(text: str, where: str) -> Reread:
     from optcc.export import msccl_file, msccl_run
 
-    program = msccl_file.load(_text(path, "an MSCCL algorithm"), str(path))
+    program = msccl_file.load(text, where)
     msccl_file.check_limits(program)
     operations = msccl_run.run(program).operations
     sends = [sum(block.send >= 0 for block in blocks) for blocks in program.gpus]
-    return _in_blocks("msccl", operations, max(sends))
+    return _in_blocks("msccl", operations, f"{len(program.gpus)} ranks, {program.chunks} chunks", max(sends))
 
 
-def _in_blocks(name: str, operations: int, blocks: int) -> Reread:
+def _in_blocks(name: str, operations: int, sums: str, blocks: int) -> Reread:
     if blocks == 1:
-        return Reread(name, operations, "kept: one threadblock sends", True)
-    return Reread(name, operations, f"kept within each of {blocks} threadblocks, which share links as they come", True)
+        return Reread(name, operations, sums, "kept: one threadblock sends", True)
+    return Reread(
+        name, operations, sums, f"kept within each of {blocks} threadblocks, which share links as they come", True
+    )
 
 
 def _chakra(path: Path) -> Reread:
@@ -97,21 +102,22 @@ def _chakra(path: Path) -> Reread:
     for rank in ranks:
         one = path.with_name(f"{prefix}.{rank}{TRACE}")
         files.append(chakra.load(read_file(one, MAX_BYTES, what="trace", expected="a Chakra trace"), str(one)))
-    return _of_nodes("chakra", files)
+    return _of_nodes("chakra", files, "node ")
 
 
-def _goal(path: Path) -> Reread:
+def _goal(text: str, where: str) -> Reread:
     from optcc.export import goal
 
-    return _of_nodes("goal", goal.load(_text(path, "a GOAL schedule"), str(path)))
+    return _of_nodes("goal", goal.load(text, where), "l")
 
 
-def _of_nodes(name: str, files: Sequence[Sequence[Node]]) -> Reread:
+def _of_nodes(name: str, files: Sequence[Sequence[Node]], label: str) -> Reread:
     from optcc.export.chakra_run import run
 
-    operations = run(files).operations
+    done = run(files, label)
+    sums = f"{len(files)} ranks, {done.nbytes} bytes"
     loose, sends = out_of_order(files)
     if loose:
         lost = f"LOST: {loose} of {sends} sends come after no other at their port, so whatever is ready goes first"
-        return Reread(name, operations, lost, False)
-    return Reread(name, operations, "kept: each send comes after the one before it at its port", True)
+        return Reread(name, done.operations, sums, lost, False)
+    return Reread(name, done.operations, sums, "kept: each send comes after the one before it at its port", True)

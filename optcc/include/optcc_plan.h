@@ -48,7 +48,8 @@ typedef struct optcc_node {
   uint32_t start, end; /* bytes of the text, without a string's quotes */
   uint32_t size;       /* of an array or object */
   uint32_t skip;       /* the next node that is not inside this one */
-  uint32_t table;      /* of an array with arrays or objects in it: where the places of its elements stand; else 0 */
+  uint32_t table;      /* of an array with arrays or objects in it: where the places of its elements stand. Of a rank,
+                          while the plan is opened: the list that it was last found in. Else 0 */
   uint32_t type;
 } optcc_node;
 
@@ -536,11 +537,19 @@ static inline int64_t optcci_at(const optcc_plan *plan, uint32_t list, int64_t i
   return optcci_whole(plan, optcci_element(plan, list, i));
 }
 
-static inline int optcci_has(const optcc_plan *plan, uint32_t list, int64_t value) {
+/* Note of every rank in `list` that it is there; `which` is a number that no other list has. */
+static inline void optcci_mark(const optcc_plan *plan, optcc_node *nodes, uint32_t list, uint32_t which) {
+  uint32_t i;
+  for (i = 0; i < nodes[list].size; i++)
+    nodes[optcci_element(plan, plan->at_ranks, optcci_at(plan, list, i))].table = which;
+}
+
+/* Whether every rank in `list` was last found in the list with that number. */
+static inline int optcci_marked(const optcc_plan *plan, uint32_t list, uint32_t which) {
   uint32_t i;
   for (i = 0; i < plan->nodes[list].size; i++)
-    if (optcci_at(plan, list, i) == value) return 1;
-  return 0;
+    if (plan->nodes[optcci_element(plan, plan->at_ranks, optcci_at(plan, list, i))].table != which) return 0;
+  return 1;
 }
 
 static inline int optcci_ascend(const optcc_plan *plan, uint32_t list, int64_t least, int64_t most) {
@@ -887,7 +896,7 @@ static inline int optcci_check_route(const optcc_plan *plan, int32_t which, optc
   return 1;
 }
 
-static inline int optcci_check_channel(const optcc_plan *plan, int32_t which, optcc_error *error) {
+static inline int optcci_check_channel(const optcc_plan *plan, optcc_node *nodes, int32_t which, optcc_error *error) {
   uint32_t channel = optcci_element(plan, plan->at_channels, which), node, members, leaves, list, cuts;
   int32_t i, segments, sections = 1;
   int64_t value, ranks = plan->ranks;
@@ -910,11 +919,12 @@ static inline int optcci_check_channel(const optcc_plan *plan, int32_t which, op
         !optcci_need_list(plan, channel, "owners", -1, ranks - 1, &list, error))
       return 0;
     sections = (int32_t)plan->nodes[list].size;
-    for (i = 0; i < sections; i++)
-      if (!optcci_has(plan, members, optcci_at(plan, list, i))) return optcci_bad(plan, list, OPTCC_RANGE, "owners", error);
+    optcci_mark(plan, nodes, members, 2 * (uint32_t)which + 1);
+    if (!optcci_marked(plan, list, 2 * (uint32_t)which + 1)) return optcci_bad(plan, list, OPTCC_RANGE, "owners", error);
     if (!optcci_need_list(plan, channel, "via", value ? sections : 0, ranks - 1, &list, error)) return 0;
-    for (i = 0; value && i < sections; i++)
-      if (!optcci_has(plan, leaves, optcci_at(plan, list, i))) return optcci_bad(plan, list, OPTCC_RANGE, "via", error);
+    optcci_mark(plan, nodes, leaves, 2 * (uint32_t)which + 2);
+    if (value && !optcci_marked(plan, list, 2 * (uint32_t)which + 2))
+      return optcci_bad(plan, list, OPTCC_RANGE, "via", error);
   }
   if (!optcci_need_objects(plan, channel, "segments", &list, &segments, error)) return 0;
   for (i = 0; i < segments; i++) {
@@ -974,7 +984,7 @@ static inline int optcci_check_transfers(optcc_plan *plan, uint32_t lowered, opt
   return 1;
 }
 
-static inline int optcci_check_lowered(optcc_plan *plan, uint32_t lowered, optcc_error *error) {
+static inline int optcci_check_lowered(optcc_plan *plan, optcc_node *nodes, uint32_t lowered, optcc_error *error) {
   uint32_t node;
   int32_t i;
   if (!optcci_need(plan, lowered, "depth", OPTCC_STRING, &node, error)) return 0;
@@ -989,7 +999,7 @@ static inline int optcci_check_lowered(optcc_plan *plan, uint32_t lowered, optcc
   for (i = 0; i < plan->routes; i++)
     if (!optcci_check_route(plan, i, error)) return 0;
   for (i = 0; i < plan->channels; i++)
-    if (!optcci_check_channel(plan, i, error)) return 0;
+    if (!optcci_check_channel(plan, nodes, i, error)) return 0;
   return plan->depth == OPTCC_LAYOUT || optcci_check_transfers(plan, lowered, error);
 }
 
@@ -1041,7 +1051,7 @@ static inline int optcc_plan_open(
   if (!optcci_check_cluster(plan, error)) return 0;
   node = optcci_get(plan, 0, "lowered");
   if (!node) return 1;
-  return optcci_check_lowered(plan, node, error);
+  return optcci_check_lowered(plan, nodes, node, error);
 }
 
 #endif

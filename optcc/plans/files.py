@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from optcc.errors import InputError
+from optcc.files.content import json_object, text_of
 from optcc.files.reading import read_file, shown
 from optcc.files.writing import write_file
 from optcc.plans.fields import plan_in, plan_out
@@ -115,12 +116,12 @@ def load_plan(path: Path | str) -> Plan:
     hint = "`optcc plan TOPOLOGY --size SIZE -o FILE` writes one."
     data = read_file(path, MAX_BYTES, what="plan", expected="a plan file", hint=hint)
     try:
-        text = data.decode("utf-8")
+        text = text_of(data)
     except UnicodeDecodeError:
         raise InputError(
             "cannot be read", where=shown(path), expected="a plan file", got="not text", hint=hint
         ) from None
-    return Plan.from_json(text, where=shown(path))
+    return Plan.from_json(json_object(text, "format", "plan_id") or text, where=shown(path))
 
 
 def save_plan(plan: Plan, path: Path, lowered: str | None = None) -> None:

@@ -53,12 +53,13 @@ EVENTS = Metric("optcc_job_events", "Failures, changes of rate and repairs that 
 JOBS = Metric("optcc_serve_jobs", "Clusters that plans are kept ready for")
 IN_HAND = Metric("optcc_serve_requests_in_hand", "Requests that take long and have not been answered")
 CACHED = Metric("optcc_serve_cached_bytes", "Bytes of replies kept")
+LOG_DROPPED = Metric("optcc_serve_log_dropped_lines", "Lines of the log that nobody read, since the start")
 
 DIAGNOSIS = (NIC_LEFT, SERVER_LEFT, ALIKE, ACHIEVED, OVERHEAD, LOST, DRAIN, OUTCOME, MADE, MISFIT, PATHS)
 """Those of ``optcc diagnose --prometheus``."""
 JOB = (NIC_LEFT, ACHIEVED, OVERHEAD, LOST, DRAIN, EVENTS)
 """Those of ``optcc serve --metrics`` that each job has, told apart by the label `JOB_LABEL`."""
-SERVICE = (JOBS, IN_HAND, CACHED)
+SERVICE = (JOBS, IN_HAND, CACHED, LOG_DROPPED)
 """Those of ``optcc serve --metrics`` itself."""
 JOB_LABEL = "optcc_job"
 """Prometheus gives every series a label ``job`` of its own."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
+from functools import partial
 
 import msgspec
 from starlette.applications import Starlette
@@ -139,9 +140,9 @@ def endpoints(settings: ServeSettings) -> tuple[HttpRoute, ...]:
     return (*ENDPOINTS, METRICS) if settings.metrics else ENDPOINTS
 
 
-def application(settings: ServeSettings) -> Starlette:
-    """The service, without the guard that it must not run without."""
-    service = PlanningService(settings)
+def application(settings: ServeSettings, dropped: Callable[[], int]) -> Starlette:
+    """The service, without the guard that it must not run without. `dropped`: lines of the log that nobody read."""
+    service, known = PlanningService(settings, dropped), endpoints(settings)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -152,8 +153,8 @@ def application(settings: ServeSettings) -> Starlette:
             service.close()
 
     return Starlette(
-        routes=[Route(each.path, _route(service, each), methods=[each.method]) for each in endpoints(settings)],
-        exception_handlers={HTTPException: _http_error},
+        routes=[Route(each.path, _route(service, each), methods=[each.method]) for each in known],
+        exception_handlers={HTTPException: partial(_http_error, known)},
         lifespan=lifespan,
     )
 
@@ -178,13 +179,15 @@ def _route(service: PlanningService, endpoint: HttpRoute) -> Callable[[Request],
     return respond
 
 
-async def _http_error(request: Request, error: Exception) -> Response:
+async def _http_error(known: Sequence[HttpRoute], request: Request, error: Exception) -> Response:
     """Starlette's own: no such path, or not with this method."""
     status = error.status_code if isinstance(error, HTTPException) else 500
-    known = ", ".join(f"{each.method} {each.path}" for each in ENDPOINTS)
-    return _error(
-        status, ErrorBody("RouteError", "no such request", request.url.path[:200], known, request.method[:16])
+    expected = ", ".join(f"{each.method} {each.path}" for each in known)
+    reply = _error(
+        status, ErrorBody("RouteError", "no such request", request.url.path[:200], expected, request.method[:16])
     )
+    reply.headers.update(getattr(error, "headers", None) or {})
+    return reply
 
 
 def _error(status: int, body: ErrorBody) -> Response:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import logging
 import os
 import signal
 import socket
@@ -13,12 +14,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from optcc.errors import InputError
 from optcc.serve.app import application
-from optcc.serve.middleware import Middleware
+from optcc.serve.log import JsonHandler, LogLines, log_line
+from optcc.serve.messages import ErrorBody
+from optcc.serve.middleware import ANSWERED, Middleware, whole
 from optcc.serve.settings import ServeSettings
 
 BACKLOG = 128
@@ -107,6 +111,7 @@ class _Impatient(H11Protocol):
     have asked for nothing makes room."""
 
     settings: ServeSettings
+    log: Callable[[str], None]
     _header: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
     _made = 0.0
@@ -130,6 +135,27 @@ class _Impatient(H11Protocol):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what is no request of HTTP as every error is answered, where nothing has been answered yet."""
+        error, why = ErrorBody("RequestError", "not HTTP", "request", "a request of HTTP/1.1", msg), sys.exception()
+        if isinstance(why, h11.RemoteProtocolError):
+            error = ErrorBody(error.type, error.what, error.where, error.expected, str(why)[:200])
+        if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            self.transport.abort()
+            return
+        headers, body = whole(error, close=True)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.scope["state"][ANSWERED] = 400  # its log line comes from where it was taken in
+        else:
+            peer = self.client[0] if self.client else None
+            self.log(log_line(method=None, path=None, status=400, ms=0, bytes=len(body), peer=peer))
+        for event in (
+            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body),
+            h11.EndOfMessage(),
+        ):  # fmt: skip
+            self.transport.write(self.conn.send(event))
+        self.transport.close()
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -158,42 +184,40 @@ class _Impatient(H11Protocol):
         self._expect_header()
 
 
-def log_to_stderr(line: str) -> None:
-    """One line of the log."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def serve(
     listener: socket.socket,
     settings: ServeSettings,
     *,
     names: frozenset[str] | None = None,
-    log: Callable[[str], None] = log_to_stderr,
     ready: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT: no more connections then, requests in hand are finished within `drain_s`.
 
+    The log goes to standard error, whether anybody reads it or not.
     names : what the Host header may say on TCP besides the loopback names; None: anything. `ready` is called once
     connections are accepted.
     """
     local = listener.family == socket.AF_UNIX
     hosts = None if local or names is None else names | LOCAL_NAMES
-    protocol = type("Impatient", (_Impatient,), {"settings": settings})
+    log = LogLines(sys.__stderr__.fileno() if sys.__stderr__ else os.open(os.devnull, os.O_WRONLY))
+    libraries = JsonHandler(log)
+    protocol = type("Impatient", (_Impatient,), {"settings": settings, "log": staticmethod(log)})
     config = uvicorn.Config(
-        Middleware(application(settings), settings, hosts=hosts, log=log),
+        Middleware(application(settings, lambda: log.dropped), settings, hosts=hosts, log=log),
         http=protocol,
         loop="asyncio",
         ws="none",
         interface="asgi3",
         lifespan="on",
         access_log=False,
-        log_level="warning",
+        log_config=None,
+        log_level="error",
         server_header=False,
         proxy_headers=False,
         timeout_keep_alive=max(1, round(settings.read_s)),
-        timeout_graceful_shutdown=max(1, round(settings.drain_s)),
         h11_max_incomplete_event_size=32 * 1024,
     )
+    config.timeout_graceful_shutdown = settings.drain_s  # type: ignore[assignment]  # it waits for fractions, too
     server = uvicorn.Server(config)
 
     async def run() -> None:
@@ -207,9 +231,12 @@ def serve(
     sys.setswitchinterval(SWITCH_S)
     # uvicorn raises the signal once more after it has stopped; having stopped is all that it was for.
     before = {sign: signal.signal(sign, lambda *_: None) for sign in (signal.SIGTERM, signal.SIGINT)}
+    logging.getLogger().addHandler(libraries)
     try:
         asyncio.run(run())
     finally:
+        logging.getLogger().removeHandler(libraries)
+        log.close()
         for sign, handler in before.items():
             signal.signal(sign, handler)
 

@@ -139,7 +139,7 @@ class JobReply(msgspec.Struct, frozen=True):
 
 class HealthReply(msgspec.Struct, frozen=True):
     """`in_hand`: requests that take long, of which there may be `--concurrent`; `cached`: replies in the cache, and
-    their bytes."""
+    their bytes; `log_dropped`: lines of the log that nobody read."""
 
     status: Literal["ok"]
     version: str
@@ -147,6 +147,7 @@ class HealthReply(msgspec.Struct, frozen=True):
     in_hand: int
     cached: int
     cached_bytes: int
+    log_dropped: int
 
 
 def decode(body: bytes, kind: type[msgspec.Struct]) -> Any:

@@ -7,20 +7,23 @@ asking first, which nothing here allows; and a name of its own that it has made 
 from __future__ import annotations
 
 import asyncio
-import json
-import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Any
+from functools import partial
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from optcc.serve.log import log_line
 from optcc.serve.messages import ErrorBody, ErrorReply, ReplyError
 from optcc.serve.settings import ServeSettings
 
 LONGEST_PATH = 256
+ANSWERED = "optcc.status"
+"""In a request's state: the status of an answer that did not come from here."""
+LAST_WORDS_S = 1.0
+"""For the answers to requests that were cut off because the service ends."""
 
 
 class Middleware:
@@ -34,12 +37,13 @@ class Middleware:
         self, app: ASGIApp, settings: ServeSettings, *, hosts: frozenset[str] | None, log: Callable[[str], None]
     ) -> None:
         self.app, self.settings, self.hosts, self.log = app, settings, hosts, log
+        self._in_hand: set[asyncio.Future[None]] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request, or the start and end of the service."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
-                await self.app(scope, receive, send)
+                await self.app(scope, partial(self._until_answered, receive), send)
             return  # websockets are refused by not being accepted
         start = time.perf_counter()
         sent = {"status": 0, "bytes": 0}
@@ -50,23 +54,31 @@ class Middleware:
             sent["bytes"] += len(message.get("body", b""))
             await send(message)
 
+        answered = asyncio.get_running_loop().create_future()
+        self._in_hand.add(answered)
         try:
             await self._one(scope, receive, counting, sent)
         finally:
+            self._in_hand.discard(answered)
+            answered.set_result(None)
             peer = scope.get("client")
             self.log(
-                json.dumps(
-                    {
-                        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-                        "method": scope["method"][:16],
-                        "path": scope["path"][:LONGEST_PATH],
-                        "status": sent["status"],
-                        "ms": round(1e3 * (time.perf_counter() - start), 2),
-                        "bytes": sent["bytes"],
-                        "peer": peer[0] if peer else None,
-                    }
+                log_line(
+                    method=scope["method"][:16],
+                    path=scope["path"][:LONGEST_PATH],
+                    status=scope.get("state", {}).get(ANSWERED, sent["status"]),
+                    ms=round(1e3 * (time.perf_counter() - start), 2),
+                    bytes=sent["bytes"],
+                    peer=peer[0] if peer else None,
                 )
             )
+
+    async def _until_answered(self, receive: Receive) -> Message:
+        """What the server tells the application; that it ends, once those are answered whose requests were cut off."""
+        message = await receive()
+        if message["type"] == "lifespan.shutdown" and self._in_hand:
+            await asyncio.wait(self._in_hand, timeout=LAST_WORDS_S)
+        return message
 
     async def _one(self, scope: Scope, receive: Receive, send: Send, sent: dict[str, int]) -> None:
         try:
@@ -81,8 +93,11 @@ class Middleware:
             if not sent["status"]:
                 limit = f"a reply within {self.settings.request_s:.3g} s"
                 await refuse(send, ReplyError(504, ErrorBody("LateError", "took too long", None, limit)))
+        except asyncio.CancelledError:  # by the server, which ends and has waited long enough
+            if not sent["status"]:
+                await refuse(send, ReplyError(503, ErrorBody("EndingError", "the service ends")), close=True)
         except Exception:
-            traceback.print_exc(file=sys.stderr)
+            self.log(log_line(level="error", message=traceback.format_exc()))
             if not sent["status"]:
                 body_ = ErrorBody(
                     "InternalError", "a defect of the service", hint="The service's stderr has the trace."
@@ -167,11 +182,15 @@ async def _gone(receive: Receive) -> None:
         pass
 
 
+def whole(error: ErrorBody, *, close: bool) -> tuple[list[tuple[bytes, bytes]], bytes]:
+    """Headers and body of an error. `close`: the rest of the request is not wanted."""
+    body = msgspec.json.encode(ErrorReply(error))
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    return headers + [(b"connection", b"close")] * close, body
+
+
 async def refuse(send: Send, error: ReplyError, *, close: bool = False) -> None:
     """Send an error. `close`: the rest of the request is not wanted."""
-    body = msgspec.json.encode(ErrorReply(error.body))
-    headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    if close:
-        headers.append((b"connection", b"close"))
+    headers, body = whole(error.body, close=close)
     await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

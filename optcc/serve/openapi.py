@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from optcc.serve.app import HttpRoute
 
 ERRORS = {
-    400: "The body is no JSON.",
+    400: "The body is no JSON, or the request no HTTP.",
     404: "No such path or job.",
     405: "The path has no such method.",
     408: "The request did not come in time.",
@@ -24,7 +24,7 @@ ERRORS = {
     421: "The Host header names another host.",
     422: "The request cannot be used: what, where, what was expected, what was got, and the way out.",
     429: "As many jobs as there may be.",
-    503: "As many requests as there may be.",
+    503: "As many requests as there may be, or the service ends.",
     504: "No reply in time.",
 }
 

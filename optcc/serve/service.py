@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -19,7 +19,7 @@ from optcc.planner.standby.background import Helper
 from optcc.planner.standby.planner import MAX_SHAPES, Planner
 from optcc.planner.standby.state import State
 from optcc.plans.plan import Plan
-from optcc.reports.metrics import CACHED, IN_HAND, JOB, JOB_LABEL, JOBS, SERVICE, Gauges, text_of
+from optcc.reports.metrics import CACHED, IN_HAND, JOB, JOB_LABEL, JOBS, LOG_DROPPED, SERVICE, Gauges, text_of
 from optcc.serve.gauges import JobGauges
 from optcc.serve.lanes import ThreadLane, Workers, helper
 from optcc.serve.messages import (
@@ -78,8 +78,8 @@ class ServedCluster:
 class PlanningService:
     """Requests in, replies out; all methods run in one event loop, and long work elsewhere."""
 
-    def __init__(self, settings: ServeSettings) -> None:
-        self.settings = settings
+    def __init__(self, settings: ServeSettings, dropped: Callable[[], int] = lambda: 0) -> None:
+        self.settings, self._dropped = settings, dropped
         self.replies = Replies(settings.cache_bytes)
         self.jobs: dict[str, ServedCluster] = {}
         self.in_hand = 0
@@ -214,6 +214,7 @@ class PlanningService:
         service.set(JOBS, len(jobs))
         service.set(IN_HAND, self.in_hand)
         service.set(CACHED, self.replies.held)
+        service.set(LOG_DROPPED, self._dropped())
 
         def make() -> bytes:
             every = Gauges(JOB, (JOB_LABEL,))
@@ -231,7 +232,8 @@ class PlanningService:
 
     def health(self) -> HealthReply:
         """How much there is of what is bounded."""
-        return HealthReply("ok", __version__, len(self.jobs), self.in_hand, len(self.replies), self.replies.held)
+        kept = (len(self.replies), self.replies.held)
+        return HealthReply("ok", __version__, len(self.jobs), self.in_hand, *kept, self._dropped())
 
     def close(self) -> None:
         """End every process; whoever still waits for one gets an error."""

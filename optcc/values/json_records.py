@@ -121,10 +121,13 @@ class RecordField:
 
 
 class RecordCodec(Codec):
-    """An object whose members are the fields of a dataclass, or of a TypedDict. Others are passed over in reading."""
+    """An object whose members are the fields of a dataclass, or of a TypedDict.
+
+    Others are passed over in reading; where the class says ``CLOSED = True`` they are an error.
+    """
 
     def __init__(self, kind: type) -> None:
-        self.kind = kind
+        self.kind, self.closed = kind, getattr(kind, "CLOSED", False)
         hints = get_type_hints(kind, include_extras=True)
         own = {field.name: field for field in fields(kind)} if is_dataclass(kind) else {}
         names = [name for name, field in own.items() if field.init and field.compare] if own else list(hints)
@@ -144,6 +147,10 @@ class RecordCodec(Codec):
                 found[member.field] = placed(member.name, member.codec.read, raw[member.name])
             elif member.omitted is ...:
                 raise FieldError(f"a field {member.name!r}", "none")
+        others = sorted(raw.keys() - {member.name for member in self.members})
+        if self.closed and others:
+            known = ", ".join(member.name for member in self.members if member.name)
+            raise FieldError(f"no field but {known}", others[0])
         return self.kind(**found)
 
     def check(self, value: Any) -> None:
