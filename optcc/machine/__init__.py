@@ -1,6 +1,6 @@
 """This machine: its sysfs, its RDMA devices, and processes on it that compute for this one.
 
-Imported by: diagnose, discover, evaluation, planner, reports, runtime.compiled, runtime.control, runtime.devices,
-    runtime.verbs, serve, sweep.
+Imported by: diagnose, discover, evaluation, fabric, planner, reports, runtime.compiled, runtime.control,
+    runtime.devices, runtime.verbs, serve, sweep.
 Imports: files.
 """

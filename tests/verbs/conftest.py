@@ -1,11 +1,17 @@
-"""What only the lab can do: cut links, lose packets. `tests/conftest.py` is not loaded there."""
+"""Where NICs come from: the lab's soft ones, this machine's, or else played ones (docs/fabric.md); and the network that
+tests spoil, which only the lab and played NICs have. `tests/conftest.py` is not loaded in the lab.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import importlib.util
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -22,8 +28,8 @@ needs_virtual_time = pytest.mark.skipif(
 def needs_package(name: str) -> pytest.MarkDecorator:
     """For tests that run, in the lab, what needs packages of the project's environment."""
     return pytest.mark.skipif(
-        not (PACKAGES / name).exists(),
-        reason=f"runs in the lab, with {name} of .venv (make setup torch; LAB=1 make test-verbs)",
+        not (PACKAGES / name).exists() and ("OPTCC_LAB" in os.environ or importlib.util.find_spec(name) is None),
+        reason=f"needs {name} of .venv (make setup torch)",
     )
 
 
@@ -36,11 +42,70 @@ def compiled() -> None:
     warm(ChunkPath("compiled", over="verbs"))
 
 
+PLAYED_NICS = 12
+PLAYED_FILES = frozenset(("test_contract.py",))
+"""Files whose tests have been shown to run over played NICs on any machine. The others need the lab, or real NICs."""
+_PLAYED: dict[str, str] = {}
+"""The environment that names this process' played NICs; empty before the first test, and where NICs are real."""
+
+
+def _library() -> Path | None:
+    """The folder of the played library, which is this process' libibverbs from here on; None where NICs are real."""
+    if "OPTCC_LAB" in os.environ or any(Path("/sys/class/infiniband").glob("*")) or not shutil.which("cc"):
+        return None
+    from optcc.fabric.library import NAME, library
+
+    built = os.environ.get("PLAYED_LIBRARY")  # of a test that is about the library: sanitizers, mutants
+    folder = Path(built) if built else library()
+    ctypes.CDLL(str(folder / NAME))  # whoever loads one by this name gets it, and nobody has yet
+    return folder
+
+
+_LIBRARY = _library()
+
+
+def _play(library: Path) -> dict[str, str]:
+    """A fabric of one host, whose NICs are called as the lab's; what the environment must say of it."""
+    from optcc.fabric.played import PlayedFabric
+
+    memory = Path("/dev/shm")
+    parent = Path(tempfile.mkdtemp(prefix="optcc-verbs-", dir=memory if memory.is_dir() else None))
+    fabric = PlayedFabric.make(parent / "fabric", hosts=1, nics=PLAYED_NICS, roce=True, name="rxe")
+    paths = (str(library), os.environ.get("LD_LIBRARY_PATH", ""))
+    return fabric.env(0) | {"OPTCC_LAB": "played", "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    if not _PLAYED and _LIBRARY:
+        _PLAYED.update(_play(_LIBRARY))
+    if item.path.name in PLAYED_FILES:
+        os.environ.update(_PLAYED)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item) -> None:
+    for name in _PLAYED:
+        os.environ.pop(name, None)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    if _PLAYED:
+        shutil.rmtree(Path(_PLAYED["PLAYED_FABRIC"]).parent, ignore_errors=True)
+
+
 @pytest.fixture
-def network() -> Iterator[ModuleType]:
-    """The lab's network; whole again after the test."""
+def network() -> Iterator[Any]:
+    """The lab's network, or that of played NICs; whole again after the test."""
     if "OPTCC_LAB" not in os.environ:
-        pytest.skip("cuts links and loses packets, which only the lab's own network may suffer (LAB=1 make test-verbs)")
+        pytest.skip("cuts links and loses packets, which only soft NICs may suffer (LAB=1 make test-verbs)")
+    if _PLAYED:
+        from optcc.fabric.network import PlayedNetwork
+
+        played = PlayedNetwork()
+        yield played
+        played.whole()
+        return
     from lab import network as lab_network
 
     yield lab_network
