@@ -161,7 +161,8 @@ static uint8_t *begin_frame(Qp *q, Frame *f, uint32_t qpn, int to, uint64_t read
   Nic *n = p->state;
   uint64_t end, latency = GET(n->v[F_latency]), jitter = GET(n->v[F_jitter]);
   uint8_t *room = NULL;
-  bool goes = GET(n->v[F_state]) == UP && find_ring(q, qpn, to, now) && !GET(fabric.shared->cut[p->nic][to]) && !is_lost(n, OUT, f->kind);
+  bool goes = GET(n->v[F_state]) == UP && find_ring(q, qpn, to, now) && GET(fabric.shared->nic[to].v[F_state]) == UP && !GET(fabric.shared->cut[p->nic][to]) &&
+              !is_lost(n, OUT, f->kind);
   if (goes) {
     room = ring_reserve(&q->out, &fabric, p->station, f->length, f->kind == ACK || f->kind == NAK ? 0 : CONTROL_ROOM);
     if (!room && f->kind == DATAGRAM) goes = false;

@@ -43,7 +43,7 @@ typedef struct { struct ibv_mr mr; uint64_t iova; int access; } Region;
 enum { FROM_REGION, INTO_REGION };
 
 typedef struct { uint64_t wr_id; int sges; struct ibv_sge sge[MAX_SGE]; } Receive;
-typedef struct { Receive *slots; uint32_t room, limit; uint64_t posted, taken; } Receives;
+typedef struct { Receive *slots; uint32_t room, limit, sges; uint64_t posted, taken; } Receives;
 typedef struct { struct ibv_srq srq; Receives receives; struct ibv_srq_attr attr; } Srq;
 typedef struct { struct ibv_ah ah; struct ibv_ah_attr attr; int nic; } Ah;
 

@@ -132,7 +132,7 @@ static int query_port(struct ibv_context *c, uint8_t number, struct ibv_port_att
 int ibv_query_port(struct ibv_context *c, uint8_t number, struct ibv_port_attr *out) { return query_port(c, number, out, offsetof(struct ibv_port_attr, flags)); }
 int ibv_query_device(struct ibv_context *c, struct ibv_device_attr *out) {
   *out = (struct ibv_device_attr){.fw_ver = "played", .node_guid = ibv_get_device_guid(c->device), .sys_image_guid = ibv_get_device_guid(c->device), .max_mr_size = UINT64_MAX,
-      .page_size_cap = 0xfffff000, .vendor_id = 0, .vendor_part_id = 0, .max_qp = 1 << 16, .max_qp_wr = MAX_WR, .max_sge = MAX_SGE, .max_sge_rd = MAX_SGE, .max_cq = 1 << 16,
+      .page_size_cap = 0xfffff000, .vendor_id = 0xffffff /* as soft NICs say */, .max_qp = 1 << 16, .max_qp_wr = MAX_WR, .max_sge = MAX_SGE, .max_sge_rd = MAX_SGE, .max_cq = 1 << 16,
       .device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_PORT_ACTIVE_EVENT | IBV_DEVICE_RC_RNR_NAK_GEN,
       .max_cqe = MAX_CQE, .max_mr = MAX_REGIONS, .max_pd = 1 << 16, .max_qp_rd_atom = MAX_READS, .max_res_rd_atom = MAX_READS << 16, .max_qp_init_rd_atom = MAX_READS,
       .atomic_cap = IBV_ATOMIC_GLOB, .max_ah = 1 << 16, .max_srq = 1 << 16, .max_srq_wr = MAX_WR, .max_srq_sge = MAX_SGE, .max_pkeys = 1, .phys_port_cnt = 1};
@@ -142,6 +142,7 @@ static int query_device_ex(struct ibv_context *c, const void *input, struct ibv_
   (void)input;
   if (bytes < sizeof out->orig_attr) return EINVAL;
   memset(out, 0, bytes);
+  if (bytes >= sizeof *out) out->phys_port_cnt_ex = 1;
   return ibv_query_device(c, &out->orig_attr);
 }
 static int gid_of(uint32_t nic, int index, union ibv_gid *g) {
@@ -166,8 +167,8 @@ int _ibv_query_gid_ex(struct ibv_context *c, uint32_t port, uint32_t index, stru
 }
 ssize_t _ibv_query_gid_table(struct ibv_context *c, struct ibv_gid_entry *entries, size_t room, uint32_t flags, size_t bytes) {
   size_t n = 0, all = fabric.shared->roce ? MAX_GIDS : 1;
-  if (flags) return -EINVAL;
-  for (; n < all && n < room; n++) _ibv_query_gid_ex(c, 1, (uint32_t)n, (struct ibv_gid_entry *)((char *)entries + n * bytes), 0, bytes);
+  if (flags || room < all) return -EINVAL;
+  for (; n < all; n++) _ibv_query_gid_ex(c, 1, (uint32_t)n, (struct ibv_gid_entry *)((char *)entries + n * bytes), 0, bytes);
   return (ssize_t)n;
 }
 int ibv_query_gid_type(struct ibv_context *c, uint8_t port, unsigned index, int *type) {
@@ -206,12 +207,17 @@ int ibv_dealloc_pd(struct ibv_pd *pd) {
   free(pd);
   return 0;
 }
+enum { KNOWN_ACCESS = 2 * IBV_ACCESS_ON_DEMAND - 1 + 128 /* huge pages */, OPTIONAL_ACCESS = 0x3ff00000 /* relaxed ordering */ };
+static int check_region(uintptr_t at, size_t length, unsigned access) {  /* 0, or an errno */
+  unsigned writes = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
+  if ((writes && !(access & IBV_ACCESS_LOCAL_WRITE)) || access & ~(unsigned)KNOWN_ACCESS || at + length < at) return EINVAL;
+  return access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_MW_BIND) ? EOPNOTSUPP : 0;
+}
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *at, size_t length, uint64_t iova, unsigned access) {
   Port *p = port_of(pd->context);
-  int remote = IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC, known = 2 * IBV_ACCESS_ON_DEMAND - 1 + 128;  /* and huge pages */
-  access &= ~0x3ff00000u;  /* optional: relaxed ordering */
-  if ((access & (unsigned)remote && !(access & IBV_ACCESS_LOCAL_WRITE)) || access & ~(unsigned)known || (uintptr_t)at + length < (uintptr_t)at) REFUSE(EINVAL);
-  if (access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_MW_BIND)) REFUSE(EOPNOTSUPP);
+  access &= ~(unsigned)OPTIONAL_ACCESS;
+  int err = check_region((uintptr_t)at, length, access);
+  if (err) REFUSE(err);
   Region *r = calloc(1, sizeof *r);
   if (!r) return NULL;
   port_lock(p);
@@ -235,6 +241,20 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *at, size_t length, uint
 }
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *at, size_t length, int access) { return ibv_reg_mr_iova2(pd, at, length, (uintptr_t)at, (unsigned)access); }
 struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *at, size_t length, uint64_t iova, int access) { return ibv_reg_mr_iova2(pd, at, length, iova, (unsigned)access); }
+int ibv_rereg_mr(struct ibv_mr *mr, int what, struct ibv_pd *pd, void *at, size_t length, int access) {
+  Port *p = port_of(mr->context);
+  Region *r = (Region *)mr;
+  bool moves = what & IBV_REREG_MR_CHANGE_TRANSLATION, rights = what & IBV_REREG_MR_CHANGE_ACCESS;
+  if (!what || what & ~7 || (what & IBV_REREG_MR_CHANGE_PD && !pd) || (moves && !length)) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
+  int err = check_region(moves ? (uintptr_t)at : 0, moves ? length : 0, (unsigned)(rights ? access & ~OPTIONAL_ACCESS : r->access));
+  if (err) return errno = err, IBV_REREG_MR_ERR_INPUT;
+  port_lock(p);
+  if (what & IBV_REREG_MR_CHANGE_PD) mr->pd = pd;
+  if (moves) mr->addr = at, mr->length = length, r->iova = (uintptr_t)at;
+  if (rights) r->access = access & ~OPTIONAL_ACCESS;
+  port_unlock(p);
+  return 0;
+}
 int ibv_dereg_mr(struct ibv_mr *mr) {
   Port *p = port_of(mr->context);
   port_lock(p);
@@ -377,7 +397,7 @@ static int post_receives(Port *p, Receives *r, Qp *q, struct ibv_recv_wr *wr, st
     *bad = wr;
     if (q && q->qp.state == IBV_QPS_RESET) err = EINVAL;
     else if (GET(p->state->v[F_state]) == GONE) err = EIO;
-    else if (wr->num_sge < 0 || wr->num_sge > MAX_SGE) err = EINVAL;
+    else if (wr->num_sge < 0 || (uint32_t)wr->num_sge > r->sges) err = EINVAL;
     else if (r->posted - r->taken == r->room) err = ENOMEM;
     if (err) break;
     Receive *slot = &r->slots[r->posted++ % r->room];
@@ -400,7 +420,7 @@ struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_attr *a) {
   Srq *s = calloc(1, sizeof *s);
   if (s) s->receives.slots = calloc(a->attr.max_wr, sizeof *s->receives.slots);
   if (!s || !s->receives.slots) { free(s); REFUSE(ENOMEM); }
-  s->attr = a->attr, s->receives.room = a->attr.max_wr;
+  s->attr = a->attr, s->receives.room = a->attr.max_wr, s->receives.sges = a->attr.max_sge;
   s->srq.context = pd->context, s->srq.srq_context = a->srq_context, s->srq.pd = pd;
   pthread_mutex_init(&s->srq.mutex, NULL);
   pthread_cond_init(&s->srq.cond, NULL);
@@ -608,7 +628,7 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
   q->sends_room = cap->max_send_wr ? cap->max_send_wr : 1;
   q->stride = (sizeof(Send) + cap->max_inline_data + 63) & ~(size_t)63;
   q->sends = calloc(q->sends_room, q->stride);
-  q->own.room = cap->max_recv_wr ? cap->max_recv_wr : 1;
+  q->own.room = cap->max_recv_wr ? cap->max_recv_wr : 1, q->own.sges = cap->max_recv_sge;
   q->own.slots = calloc(q->own.room, sizeof *q->own.slots);
   uint32_t qpn = 0;
   int err = q->sends && q->own.slots ? EEXIST : ENOMEM;
@@ -817,7 +837,7 @@ struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t leng
 }
 #define ABSENT(name) int name(void) { return EOPNOTSUPP; }
 #define ABSENT_POINTER(name) void *name(void) { REFUSE(EOPNOTSUPP); }
-ABSENT(ibv_rereg_mr) ABSENT(ibv_attach_mcast) ABSENT(ibv_detach_mcast)
+ABSENT(ibv_attach_mcast) ABSENT(ibv_detach_mcast)
 ABSENT_POINTER(ibv_import_device) ABSENT_POINTER(ibv_import_pd) ABSENT_POINTER(ibv_import_mr) ABSENT_POINTER(ibv_import_dm)
 ABSENT(ibv_unimport_pd) ABSENT(ibv_unimport_mr) ABSENT(ibv_unimport_dm)
 /* What libraries of real NICs (libmlx5, libefa, librdmacm) bind when they are loaded beside this one; they never call it. */

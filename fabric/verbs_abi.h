@@ -52,6 +52,8 @@ enum {
   IBV_QP_MAX_DEST_RD_ATOMIC = 1 << 17, IBV_QP_DEST_QPN = 1 << 20
 };
 enum { IBV_SRQ_MAX_WR = 1, IBV_SRQ_LIMIT = 2 };
+enum { IBV_REREG_MR_CHANGE_TRANSLATION = 1, IBV_REREG_MR_CHANGE_PD = 2, IBV_REREG_MR_CHANGE_ACCESS = 4 };
+enum { IBV_REREG_MR_ERR_INPUT = -1 };
 
 union ibv_gid { uint8_t raw[16]; struct { __be64 subnet_prefix, interface_id; } global; };
 struct ibv_gid_entry { union ibv_gid gid; uint32_t gid_index, port_num, gid_type, ndev_ifindex; };
@@ -70,7 +72,7 @@ struct ibv_device_attr {
   uint16_t max_pkeys;
   uint8_t local_ca_ack_delay, phys_port_cnt;
 };
-struct ibv_device_attr_ex { struct ibv_device_attr orig_attr; uint32_t comp_mask; };  /* and what stays zero */
+struct ibv_device_attr_ex { struct ibv_device_attr orig_attr; uint32_t comp_mask, unplayed[40], phys_port_cnt_ex; };
 
 struct ibv_port_attr {
   int state, max_mtu, active_mtu, gid_tbl_len;

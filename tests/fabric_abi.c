@@ -10,6 +10,7 @@ int main(void) {
   SIZE(ibv_recv_wr) SIZE(ibv_wc) SIZE(ibv_async_event) SIZE(ibv_qp_ex) SIZE(ibv_context_ops) SIZE(ibv_context)
   SIZE(verbs_context) SIZE(ibv_gid_entry) SIZE(ibv_data_buf)
   AT(ibv_device_attr, max_qp) AT(ibv_device_attr, max_srq_sge) AT(ibv_device_attr, atomic_cap) AT(ibv_device_attr, phys_port_cnt)
+  AT(ibv_device_attr_ex, comp_mask) AT(ibv_device_attr_ex, phys_port_cnt_ex)
   AT(ibv_port_attr, lid) AT(ibv_port_attr, link_layer) AT(ibv_port_attr, port_cap_flags2) AT(ibv_device, name) AT(ibv_device, ibdev_path)
   AT(ibv_mr, rkey) AT(ibv_cq, cqe) AT(ibv_cq, comp_events_completed) AT(ibv_cq_ex, wr_id) AT(ibv_cq_ex, start_poll)
   AT(ibv_cq_ex, read_opcode) AT(ibv_cq_ex, read_imm_data) AT(ibv_cq_ex, read_wc_flags) AT(ibv_cq_ex, read_completion_ts)

@@ -64,6 +64,11 @@ class PlayedNetwork:
             found = {name: count + counters[name] for name, count in found.items()}
         return found
 
+    def held(self) -> str:
+        """What is open: the rings of queue pairs, and devices."""
+        rings = sorted(path.name for path in self._fabric.folder.glob("q*"))
+        return f"{self._fabric.opened()} devices, {' '.join(rings)}"
+
     def readdress(self, nic: int) -> None:
         """Give a NIC its next address, as a lease that ran out would."""
         self._fabric.readdress(self._name(nic))

@@ -71,6 +71,12 @@ class PlayedFabric:
         self.hosts, self.nics, self.roce = int(shape[0]), int(shape[1]), bool(shape[2])
         self.names = tuple(sorted(os.listdir(self.folder / "host0/sys/class/infiniband"), key=_number))
 
+    def opened(self) -> int:
+        """How many devices are open, in all processes."""
+        shape = (c_uint32 * 4)()
+        self._call("played_shape", "the fabric", shape)
+        return int(shape[3])
+
     @classmethod
     def make(
         cls,

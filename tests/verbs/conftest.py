@@ -43,8 +43,17 @@ def compiled() -> None:
 
 
 PLAYED_NICS = 12
-PLAYED_FILES = frozenset(("test_contract.py",))
+PLAYED_FILES = frozenset(
+    f"test_{name}.py"
+    for name in ("chains", "contract", "failover", "losing", "moments", "polling", "rates", "waiting", "wires")
+)
 """Files whose tests have been shown to run over played NICs on any machine. The others need the lab, or real NICs."""
+NOT_PLAYED = {
+    "test_an_address_that_changed_is_read_anew": "a kernel's table of GIDs keeps an address while somebody holds it",
+    "test_row11_all_ranks_run_the_same_plan_next": "asserts a time",
+    "test_what_cannot_be_done_outside_the_lab_is_refused": "it can be done to played NICs, too",
+}
+"""Tests of these files that are about what is not played, and why."""
 _PLAYED: dict[str, str] = {}
 """The environment that names this process' played NICs; empty before the first test, and where NICs are real."""
 
@@ -79,8 +88,33 @@ def _play(library: Path) -> dict[str, str]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if not _PLAYED and _LIBRARY:
         _PLAYED.update(_play(_LIBRARY))
+    if _LIBRARY and item.name in NOT_PLAYED:
+        pytest.skip(f"not played: {NOT_PLAYED[item.name]} (LAB=1 make test-verbs)")
     if item.path.name in PLAYED_FILES:
         os.environ.update(_PLAYED)
+
+
+MOST_TRIES = 8
+"""Of a test whose fault found nothing under way: here times are the machine's, and it may be busy."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Over played NICs a run that proves nothing is made again."""
+    network = pyfuncitem.funcargs.get("network")
+    if not _PLAYED or network is None:
+        return None
+    given = {name: pyfuncitem.funcargs[name] for name in pyfuncitem._fixtureinfo.argnames}
+    for left in reversed(range(MOST_TRIES)):
+        try:
+            pyfuncitem.obj(**given)
+        except Exception as error:
+            if not left or type(error).__name__ != "InconclusiveError":
+                raise
+            network.whole()
+        else:
+            return True
+    return None
 
 
 @pytest.hookimpl(trylast=True)
