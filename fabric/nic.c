@@ -84,6 +84,19 @@ void complete(struct ibv_cq *cq, struct ibv_wc wc, bool solicited) {
   if (tell) mail_put(&((Channel *)cq->channel)->mail, (Letter){.event.element.object = cq});
 }
 
+/* What has come for a queue pair that begins anew, or is no more. */
+void cq_forget(struct ibv_cq *cq, uint32_t qpn) {
+  Cq *c = (Cq *)cq;
+  uint32_t kept = 0;
+  pthread_mutex_lock(&c->lock);
+  for (uint32_t i = 0; i < c->count; i++) {
+    struct ibv_wc wc = c->wcs[(c->first + i) % c->size];
+    if (wc.qp_num != qpn) c->wcs[(c->first + kept++) % c->size] = wc;
+  }
+  c->count = kept;
+  pthread_mutex_unlock(&c->lock);
+}
+
 static const int WC_OF[PLAYED_OPCODES] = {
     [IBV_WR_RDMA_WRITE] = IBV_WC_RDMA_WRITE, [IBV_WR_RDMA_WRITE_WITH_IMM] = IBV_WC_RDMA_WRITE, [IBV_WR_SEND] = IBV_WC_SEND,
     [IBV_WR_SEND_WITH_IMM] = IBV_WC_SEND, [IBV_WR_RDMA_READ] = IBV_WC_RDMA_READ, [IBV_WR_ATOMIC_CMP_AND_SWP] = IBV_WC_COMP_SWAP,
@@ -121,6 +134,8 @@ void qp_into_error(Qp *q, enum ibv_wc_status first) {
 }
 void qp_reset(Qp *q) {
   q->qp.state = IBV_QPS_RESET;
+  cq_forget(q->qp.send_cq, q->qp.qp_num);
+  cq_forget(q->qp.recv_cq, q->qp.qp_num);
   q->posted = q->next = q->acked = q->at = q->built = q->own.posted = q->own.taken = q->answers_in = q->answers_out = q->landed = q->rnr_until = 0;
   q->reads = q->retries = q->rnr_tries = 0;
   q->wrong = 0, q->nak = -1, q->peer = -1;

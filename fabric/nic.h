@@ -124,5 +124,6 @@ void port_event(Port *p, enum ibv_event_type type, void *object);
 void qp_into_error(Qp *q, enum ibv_wc_status first);
 void qp_reset(Qp *q);
 Region *region_find(Port *p, uint32_t key, const struct ibv_pd *pd);
+void cq_forget(struct ibv_cq *cq, uint32_t qpn);
 void complete(struct ibv_cq *cq, struct ibv_wc wc, bool solicited);
 #endif

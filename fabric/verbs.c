@@ -721,6 +721,8 @@ int ibv_destroy_qp(struct ibv_qp *qp) {
   for (Qp **at = &q->port->qps; *at; at = &(*at)->chain)
     if (*at == q) { *at = q->chain; break; }
   port_unlock(q->port);
+  cq_forget(qp->send_cq, qp->qp_num);
+  cq_forget(qp->recv_cq, qp->qp_num);
   mail_forget(&q->port->events, qp);
   ring_leave(&q->in, &fabric, true);
   ring_leave(&q->out, &fabric, false);
