@@ -107,7 +107,7 @@ struct Port {  /* an opened device */
   _Atomic uint64_t polling_until;
   _Atomic uint32_t waiting;
   _Atomic bool stop;
-  uint8_t nowhere[MOST_FRAGMENT];  /* where bytes go that are lost */
+  uint8_t nowhere[MOST_FRAGMENT + sizeof(Frame)];  /* where a frame goes that is lost */
 };
 
 extern FabricFile fabric;
