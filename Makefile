@@ -8,7 +8,7 @@ OUT := out
 
 help:
 	@echo "make demo            the main job on a bundled example, about a minute"
-	@echo "make test            lint, types and the test suite; PROGRAMS= names what is installed for it: g++ coq ns3 torch prometheus"
+	@echo "make test            lint, types and the test suite; PROGRAMS= names what is installed for it: g++ perftest coq ns3 torch prometheus"
 	@echo "make test-long       the tests that take long, and those on random cases with all their cases"
 	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
@@ -72,7 +72,7 @@ lint: $(VENV)/ready
 	$(BIN)/mypy
 
 # What tests need beside Python packages; what cannot be installed is named, and its tests are skipped.
-PROGRAMS ?= g++ coq ns3 torch prometheus
+PROGRAMS ?= g++ perftest coq ns3 torch prometheus
 programs: $(VENV)/ready
 	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
 

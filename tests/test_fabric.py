@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,11 +16,14 @@ import pytest
 from optcc.errors import InputError
 from optcc.fabric.library import NAME, SOURCE, build, library
 from optcc.fabric.played import PlayedFabric
+from tests.free_port import free_port
 
 pytestmark = pytest.mark.cc
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = Path("/usr/include/infiniband/verbs.h")
 CONTRACT = "tests/verbs/test_contract.py"
+
+PERFTEST = ("write_bw", "send_bw", "read_bw", "atomic_bw", "write_lat", "send_lat", "read_lat", "atomic_lat")
 
 MUTANTS = {
     1: ("loses one completion in 64", "keep_their_order"),
@@ -139,7 +144,8 @@ def test_a_fabric_is_changed_and_looked_at(fabric: PlayedFabric) -> None:
     fabric.set("host0/mlx5_1", rate_in=1000)
     fabric.lose("host0/mlx5_0", way="in", one_in=7)
     nic = fabric.nic("host1/mlx5_0")
-    assert (nic.rate_out, nic.rate_in, round(nic.latency_s, 9), nic.jitter_s) == (62_500_000, 62_500_000, 2e-6, 1e-6)
+    assert (nic.rate_out, nic.rate_in) == (62_500_000, 62_500_000)
+    assert (nic.latency_s, nic.jitter_s) == (pytest.approx(2e-6), pytest.approx(1e-6))
     assert (fabric.nic("host0/mlx5_0").lose_in, fabric.nic("host0/mlx5_0").lose_out) == (7, 0)
     left = [[(nic.out_rate, nic.in_rate) for nic in server.nics] for server in fabric.cluster().servers]
     assert left == [[(125_000_000,) * 2, (125_000_000, 1000)], [(62_500_000,) * 2, (125_000_000,) * 2]]
@@ -192,7 +198,8 @@ for end, far in ((a, b), (b, a)): end.to(far)
 b.receive(3, [(0, 8)])
 file = os.open(os.path.join(os.environ["PLAYED_FABRIC"], f"q{b.number}"), os.O_RDWR)
 ring = mmap.mmap(file, 0)
-frame = bytearray(ring[4096:4160]); struct.pack_into("<BBHIII", frame, 0, int(sys.argv[1]), 3, 0, a.number, 77, int(sys.argv[2]))
+frame = bytearray(ring[4096:4160])
+struct.pack_into("<BBHIII", frame, 0, int(sys.argv[1]), 3, 0, a.number, 77, int(sys.argv[2]))
 ring[4096:4160] = bytes(frame)
 ring[0:8] = struct.pack("<Q", int(sys.argv[3]))
 assert b.wait(1)[0][:2] == (3, 5), "flushed"
@@ -207,6 +214,29 @@ for end in ends: end.close()
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         fabric.remove()
+
+
+@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="no perftest (apt-get install perftest)")
+@pytest.mark.parametrize("name", PERFTEST)
+def test_perftests_tools_run_over_it_unchanged(fabric: PlayedFabric, name: str) -> None:
+    command = [f"ib_{name}", "-d", "mlx5_0", "-n", "50", "-p", str(free_port())]
+
+    def run(host: int, *more: str) -> subprocess.Popen[str]:
+        env = {**os.environ, **fabric.env(host)}
+        return subprocess.Popen([*command, *more], env=env, stdout=-1, stderr=-2, text=True)
+
+    server = run(0)
+    for _ in range(100):  # until the server listens
+        client = run(1, "127.0.0.1")
+        told = client.communicate(timeout=60)[0]
+        if client.returncode == 0 or server.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert client.returncode == 0, told
+    assert server.wait(60) == 0
+    server.communicate()
+    if name.endswith("bw"):
+        assert fabric.nic("host0/mlx5_0").counters["bytes_in"] + fabric.nic("host1/mlx5_0").counters["bytes_in"] >= 400
 
 
 def test_the_contract_names_every_mutant() -> None:
@@ -235,17 +265,18 @@ SANITIZERS = {
 def test_the_contract_holds_under_the_compilers_sanitizers(kind: str, tmp_path: Path) -> None:
     build(tmp_path, [*SANITIZERS[kind], "-O1", "-fno-omit-frame-pointer"])
     runtime = {"address": "libasan.so", "thread": "libtsan.so"}[kind]
+    users = tmp_path / "users"  # bytes of users' memory: what orders them is the ring, which TSan sees at two addresses
+    users.write_text("race:region_copy\nrace:region_swap\n")
     where = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=True).stdout
     done = contract(
         tmp_path,
         "test",
         LD_PRELOAD=where.strip(),
         ASAN_OPTIONS="detect_leaks=0",  # the interpreter's own
-        TSAN_OPTIONS=f"halt_on_error=0 exitcode=66 log_path={tmp_path}/tsan",
+        TSAN_OPTIONS=f"halt_on_error=0 exitcode=66 log_path={tmp_path}/tsan suppressions={users}",
         CONTRACT_PATIENCE_S="60",
     )
-    reports = [path.read_text(errors="replace") for path in tmp_path.glob("tsan.*")]
-    mine = [report for report in reports if any(file in report for file in ("nic.c", "verbs.c", "fabric.c"))]
-    assert mine == []
+    assert [path.read_text(errors="replace") for path in tmp_path.glob("tsan.*")] == []
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
     assert " passed" in done.stdout, (done.stdout + done.stderr)[-3000:]
     assert " failed" not in done.stdout

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,7 +171,7 @@ def watch(every: str, times: int | None, folder: str, as_json: bool) -> None:
             time.sleep(pause)
         looks += 1
         told = {nic.name: _told(nic) for nic in map(played.nic, played.every())}
-        emit(as_json, {"played": True, "nics": told}, lambda told=told: _show(told))
+        emit(as_json, {"played": True, "nics": told}, partial(_show, told))
 
 
 def _told(nic: PlayedNic) -> dict[str, Any]:
