@@ -150,6 +150,11 @@ def troubles() -> dict[str, int]:
     return found
 
 
+def held() -> str:
+    """What the kernel counts by device: queue pairs, completion queues, regions, domains, contexts."""
+    return subprocess.run(["rdma", "resource", "show"], capture_output=True, text=True, check=True).stdout
+
+
 def readdress(nic: int) -> str:
     """Give a NIC, while it is down, its next address, as a lease that ran out would. All others learn of it."""
     old = _address(nic)

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Install what the tests use beside Python packages, where it is missing: tools/programs.sh [--or-say] VENV NAME...
 #   g++    compiles the plan reader in C and the packet-level check (apt-get)
+#   perftest  runs over played NICs (apt-get, with libibverbs-dev, whose header the played library is compared with)
 #   prometheus  evaluates the alert rules and the dashboard (from Debian's package into VENV, 100 MB on disk)
 #   coq    checks the proofs by machine (apt-get, 500 MB on disk)
 #   ns3    the packet-level simulator (pip, 40 MB)
@@ -14,8 +15,8 @@ venv=$1
 shift
 missing=
 
-apt() {  # NAME PROGRAM: Debian's package NAME, unless PROGRAM is here
-  command -v "$2" >/dev/null && return
+apt() {  # NAME PROGRAM: Debian's package NAME, unless PROGRAM, or a file of this name, is here
+  { command -v "$2" >/dev/null || [ -e "$2" ]; } && return
   if [ "$(id -u)" -eq 0 ]; then as_root=; else as_root="sudo -n"; fi
   command -v apt-get >/dev/null && { [ -z "$as_root" ] || $as_root true 2>/dev/null; } || return 1
   echo "installing $1 (apt-get)"
@@ -53,6 +54,8 @@ for name; do
   case $name in
     g++) apt g++ g++ || missing="$missing
   g++: apt-get install g++" ;;
+    perftest) apt perftest ib_write_bw && apt libibverbs-dev /usr/include/infiniband/verbs.h || missing="$missing
+  perftest: apt-get install perftest libibverbs-dev" ;;
     coq) apt coq coqc || missing="$missing
   coq: apt-get install coq" ;;
     ns3) wheel ns3 --no-deps --require-hashes -r requirements-ns3.lock || missing="$missing
@@ -61,7 +64,7 @@ for name; do
   prometheus: apt-get install prometheus" ;;
     torch) torch || missing="$missing
   torch: $venv/bin/pip install torch" ;;
-    *) echo "programs: $name is none of g++, coq, ns3, torch, prometheus" >&2; exit 2 ;;
+    *) echo "programs: $name is none of g++, perftest, coq, ns3, torch, prometheus" >&2; exit 2 ;;
   esac
 done
 [ -z "$missing" ] && exit 0

@@ -16,6 +16,7 @@ from optcc.cli.doctor import doctor
 from optcc.cli.errors import Commands
 from optcc.cli.example import example
 from optcc.cli.export import export
+from optcc.cli.fabric import fabric
 from optcc.cli.plan import plan
 from optcc.cli.reproduce import reproduce
 from optcc.cli.run import run
@@ -51,6 +52,7 @@ for command in (
     reproduce,
     serve,
     example,
+    fabric,
     doctor,
 ):
     main.add_command(command)

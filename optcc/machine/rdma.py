@@ -7,14 +7,20 @@ from __future__ import annotations
 
 import ctypes
 import ipaddress
+import os
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from pathlib import Path
 
+from optcc.errors import InputError
 from optcc.machine.sysfs import Folder, Sysfs, pci_place
 
 LIBRARY = "libibverbs.so.1"
 """Of rdma-core; opens devices, with the library of the device's provider."""
+
+PLAYED_FABRIC, PLAYED_HOST = "PLAYED_FABRIC", "PLAYED_HOST"
+"""Environment: the folder of a fabric that is played (docs/fabric.md), and which of its hosts this process is on."""
 
 _DEVICES = "class/infiniband"
 _MOST_GIDS = 4096
@@ -57,7 +63,7 @@ class RdmaPort:
     rate : bytes per second, None where sysfs does not tell
     state : ACTIVE, DOWN, INIT, ...; link : `Ethernet` or `InfiniBand`
     interface : the network device of its first GID, empty on InfiniBand; numa : node, -1 where unknown
-    pci : the card's address, empty where it is on none
+    pci : the card's address, empty where it is on none; played : no NIC, but one of a played fabric
     """
 
     device: str
@@ -70,6 +76,7 @@ class RdmaPort:
     pci: str
     numa: int
     gids: tuple[Gid, ...]
+    played: bool = False
 
     @property
     def active(self) -> bool:
@@ -94,6 +101,22 @@ class RdmaPort:
         return None if self.gid is None else NicAddress(self.device, self.port, self.gid.index)
 
 
+def played_host() -> int | None:
+    """The number of this process' host on a played fabric; None where NICs are real. Raises InputError."""
+    if PLAYED_FABRIC not in os.environ:
+        return None
+    number = os.environ.get(PLAYED_HOST, "")
+    if not re.fullmatch("[0-9]{1,4}", number):
+        raise InputError("not a host", where=PLAYED_HOST, expected="its number, from 0", got=number or "nothing")
+    return int(number)
+
+
+def own_sysfs() -> Path:
+    """The sysfs that shows this process' NICs: /sys, or what a played fabric has in its place."""
+    host = played_host()
+    return Path("/sys") if host is None else Path(os.environ[PLAYED_FABRIC]) / f"host{host}" / "sys"
+
+
 def can_load() -> bool:
     """Whether `LIBRARY` is on this machine."""
     try:
@@ -106,7 +129,7 @@ def can_load() -> bool:
 def rdma_ports(sysfs: Sysfs | None = None) -> list[RdmaPort]:
     """All ports of all devices of this machine, or of another `sysfs`, by device name (numbers in it by value) and
     port. Empty where there are none. Raises InputError where a copy has something else in place of an attribute."""
-    tree = sysfs or Folder("/sys")
+    tree = sysfs or Folder(own_sysfs())
     found = [
         _port(tree, device, int(port))
         for device in tree.names(_DEVICES)
@@ -136,6 +159,7 @@ def _port(tree: Sysfs, device: str, number: int) -> RdmaPort:
         pci=pci_place(tree.real(f"{_DEVICES}/{device}/device")).rpartition("/")[2],
         numa=int(numa) if re.fullmatch("-?[0-9]{1,6}", numa) else -1,
         gids=gids,
+        played=tree.text(f"{_DEVICES}/{device}/board_id") == "played",
     )
 
 

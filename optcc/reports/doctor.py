@@ -9,7 +9,7 @@ from rich.table import Table
 
 from optcc.machine.finding import PartFinding
 from optcc.machine.packages import package_version
-from optcc.machine.rdma import LIBRARY, RdmaPort, can_load, rdma_ports
+from optcc.machine.rdma import LIBRARY, RdmaPort, can_load, own_sysfs, rdma_ports
 from optcc.machine.sysfs import Folder
 from optcc.reports.console import show
 from optcc.values.units import format_rate
@@ -29,8 +29,9 @@ _LIBRARIES = (
 )
 
 
-def examine(root: Path = Path("/")) -> list[PartFinding]:
-    """Look at libraries and at devices under `root` (another root is for tests). Imports none of them."""
+def examine(root: Path | None = None) -> list[PartFinding]:
+    """Look at libraries and at devices under `root`, or of this process. Imports none of them."""
+    root = root or own_sysfs().parent
     libraries = [*map(_library, *zip(*_LIBRARIES, strict=True)), _libibverbs()]
     return [*libraries, _gpus(root), *_rdma(root), _topology(root / "sys")]
 
@@ -93,7 +94,8 @@ def _seen(port: RdmaPort) -> str:
         spoken = "no RoCE v2 GID" if port.gid is None else f"GID {port.gid.index} ({port.gid.ipv4 or port.gid.address})"
     rate = "rate unknown" if port.rate is None else format_rate(port.rate)
     parts = [port.state or "state unknown", rate, port.link, port.interface, spoken]
-    return ", ".join(part for part in [*parts, f"NUMA node {port.numa}" if port.numa >= 0 else ""] if part)
+    parts += [f"NUMA node {port.numa}" if port.numa >= 0 else "", "played" if port.played else ""]
+    return ", ".join(part for part in parts if part)
 
 
 def print_doctor(findings: list[PartFinding]) -> None:

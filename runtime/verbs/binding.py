@@ -15,7 +15,7 @@ from ctypes import c_char_p, c_int, c_size_t, c_uint8, c_uint32, c_uint64, c_voi
 from typing import Any, NamedTuple
 
 from optcc.errors import InputError
-from optcc.machine.rdma import LIBRARY
+from optcc.machine.rdma import LIBRARY, PLAYED_FABRIC
 from optcc.runtime.errors import TransportError
 
 try:
@@ -28,6 +28,14 @@ except OSError as missing:
         got=str(missing),
         hint="On Debian and Ubuntu: apt install libibverbs1 ibverbs-providers.",
     ) from missing
+
+if PLAYED_FABRIC in os.environ and not hasattr(_library, "played_get"):
+    raise InputError(
+        f"{LIBRARY} is not the played one",
+        where=PLAYED_FABRIC,
+        expected="the environment that `optcc fabric env` prints",
+        got=f"LD_LIBRARY_PATH={os.environ.get('LD_LIBRARY_PATH', '')}",
+    )
 
 
 class VerbsError(TransportError):

@@ -1,7 +1,7 @@
 """Faults of queue pairs, for tests and for fault runs: what can really be done to a NIC from here.
 
-In the lab links and packets are ours to spoil (`lab/network.py`). Elsewhere only queue pairs are; what would need more
-is refused.
+In the lab links and packets are ours to spoil (`lab/network.py`), and those of a played fabric
+(`optcc/fabric/network.py`). Elsewhere only queue pairs are; what would need more is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optcc.errors import InputError
+from optcc.machine.rdma import PLAYED_FABRIC, natural
 from optcc.runtime.verbs.end import OPEN, End
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.reports import NicReports
@@ -37,7 +38,7 @@ class VerbsFaults:
         """A NIC goes down: its link in the lab, elsewhere all of its queue pairs. Cause DEVICE: the device itself."""
         if cause is Cause.DEVICE:
             self._reports.device_lost(self._nics[nic], detail)
-        elif LAB in os.environ:
+        elif LAB in os.environ or PLAYED_FABRIC in os.environ:
             _network().cut(self._number(nic))
         else:
             for end in self._of(nic):
@@ -98,14 +99,18 @@ class VerbsFaults:
         self._bug = detail
 
     def _number(self, nic: int) -> int:
-        """The lab's number of a NIC: 3 of rxe3."""
-        return int(self._nics[nic].address.device.removeprefix("rxe"))
+        """The number of a NIC among its host's: 3 of rxe3."""
+        return natural(self._nics[nic].address.device)[-1][0]
 
     def _of(self, nic: int) -> list[End]:
         return [end for end in self._ends.values() if end.nic.index == nic and end.state is OPEN]
 
 
 def _network() -> Any:
+    if PLAYED_FABRIC in os.environ:
+        from optcc.fabric.network import PlayedNetwork
+
+        return PlayedNetwork()
     if LAB not in os.environ:
         raise InputError(
             "this cannot be done to real NICs from here",

@@ -1,0 +1,282 @@
+"""The played fabric: the binary interface, never found by accident, and whether the contract notices a wrong one."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from optcc.errors import InputError
+from optcc.fabric.library import NAME, SOURCE, build, library
+from optcc.fabric.played import PlayedFabric
+from tests.free_port import free_port
+
+pytestmark = pytest.mark.cc
+ROOT = Path(__file__).resolve().parent.parent
+HEADER = Path("/usr/include/infiniband/verbs.h")
+CONTRACT = "tests/verbs/test_contract.py"
+
+PERFTEST = ("write_bw", "send_bw", "read_bw", "atomic_bw", "write_lat", "send_lat", "read_lat", "atomic_lat")
+
+MUTANTS = {
+    1: ("loses one completion in 64", "keep_their_order"),
+    2: ("swaps two completions", "keep_their_order"),
+    3: ("changes a byte of a large frame", "a_write_goes"),
+    4: ("lets one byte more be reached than is registered", "beyond_a_region"),
+    5: ("ignores what a region was registered for", "a_region_allows"),
+    6: ("completes what did not ask for it", "only_what_is_signaled"),
+    7: ("flushes no receives", "an_error_flushes"),
+    8: ("gives every queue pair the machine's rate", "share_the_rate"),
+    9: ("does not wait at a fence", "a_fence_waits"),
+    10: ("waits for a receive for ever", "stays_missing"),
+    11: ("takes packets out of order for the next ones", "packets_that_are_lost"),
+    12: ("tells of what is not solicited", "asked_for_solicited"),
+    13: ("adds twice what is asked for twice", "added_once"),
+    14: ("does not tell of a link that goes", "goes_and_comes"),
+}
+"""Number in fabric/*.c -> what is wrong with that fabric, and tests of the contract that must notice."""
+
+
+@pytest.fixture
+def fabric(tmp_path: Path) -> Iterator[PlayedFabric]:
+    made = PlayedFabric.make(tmp_path / "fabric", hosts=2, nics=2, rate=125_000_000)
+    yield made
+    made.remove()
+
+
+def contract(folder: Path, chosen: str, **env: str) -> subprocess.CompletedProcess[str]:
+    """The contract suite over a library of one's own, in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-x", "--no-header", "-p", "no:cacheprovider", "-k", chosen, CONTRACT],
+        env={**os.environ, "PLAYED_LIBRARY": str(folder), "CONTRACT_PATIENCE_S": "5", **env},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+        cwd=ROOT,
+    )
+
+
+@pytest.mark.skipif(
+    not HEADER.exists(), reason="no infiniband/verbs.h to compare with (apt-get install libibverbs-dev)"
+)
+def test_the_binary_interface_is_the_distributions(tmp_path: Path) -> None:
+    told = []
+    for header in (str(SOURCE / "verbs_abi.h"), str(HEADER)):
+        program = tmp_path / f"abi{len(told)}"
+        source = ROOT / "tests" / "fabric_abi.c"
+        subprocess.run(["cc", f'-DABI="{header}"', str(source), "-o", str(program)], check=True, timeout=60)
+        told.append(subprocess.run([program], capture_output=True, text=True, check=True, timeout=60).stdout)
+    assert told[0].splitlines() == told[1].splitlines()
+    assert len(told[0].splitlines()) > 90
+
+
+def test_the_symbols_and_versions_are_those_that_programs_ask_for() -> None:
+    played = symbols(library() / NAME)
+    theirs = Path(f"/usr/lib/{os.uname().machine}-linux-gnu/{NAME}")
+    assert {"ibv_open_device@IBVERBS_1.1", "ibv_reg_mr_iova2@IBVERBS_1.8", "ibv_qp_to_qp_ex@IBVERBS_1.6"} <= played
+    if theirs.exists():
+        public = {name for name in symbols(theirs) if "PRIVATE" not in name and "@IBVERBS_1.0" not in name}
+        assert public - played <= {"ibv_register_driver@IBVERBS_1.1"}
+
+
+def symbols(path: Path) -> set[str]:
+    """Exported functions with their versions."""
+    lines = subprocess.run(["objdump", "-T", str(path)], capture_output=True, text=True, check=True).stdout.splitlines()
+    parts = [line.split() for line in lines if "*UND*" not in line and "IBVERBS" in line]
+    return {f"{p[-1]}@{p[-2].strip('()')}" for p in parts}
+
+
+def test_without_its_environment_there_are_no_devices() -> None:
+    script = (
+        f"import ctypes; lib = ctypes.CDLL({str(library() / NAME)!r}); n = ctypes.c_int(7);"
+        "lib.ibv_get_device_list(ctypes.byref(n)); print(n.value)"
+    )
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PLAYED_")}
+
+    def devices(**env: str) -> tuple[int, str]:
+        done = subprocess.run(
+            [sys.executable, "-c", script], env={**clean, **env}, capture_output=True, text=True, timeout=60, check=True
+        )
+        return int(done.stdout), done.stderr
+
+    assert devices() == (0, "")
+    count, told = devices(PLAYED_FABRIC="/nowhere", PLAYED_HOST="0")
+    assert count == 0
+    assert "No such file" in told
+    assert "PLAYED_HOST" in devices(PLAYED_FABRIC="/nowhere")[1]
+
+
+def test_devices_are_those_of_the_host(fabric: PlayedFabric) -> None:
+    fabric.down("host1/mlx5_0")
+    script = (
+        "from optcc.machine.rdma import rdma_ports; print([(p.device, p.lid, p.state, p.played) for p in rdma_ports()])"
+    )
+    for host, expected in ((0, [(1, "ACTIVE"), (2, "ACTIVE")]), (1, [(3, "DOWN"), (4, "ACTIVE")])):
+        done = subprocess.run(
+            [sys.executable, "-c", script], env={**os.environ, **fabric.env(host)}, capture_output=True, text=True,
+            timeout=60, check=True, cwd=ROOT,
+        )  # fmt: skip
+        assert done.stdout.strip() == str([(f"mlx5_{i}", *seen, True) for i, seen in enumerate(expected)])
+
+
+def test_a_fabrics_environment_without_its_library_is_refused(fabric: PlayedFabric) -> None:
+    env = {**os.environ, **fabric.env(0)}
+    env["LD_LIBRARY_PATH"] = ""
+    done = subprocess.run(
+        [sys.executable, "-c", "import optcc.runtime.verbs.binding"], env=env, capture_output=True, text=True,
+        timeout=60, check=False, cwd=ROOT,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert "libibverbs.so.1" in done.stderr
+    assert "is not the played one" in done.stderr or "cannot be loaded" in done.stderr
+
+
+def test_a_fabric_is_changed_and_looked_at(fabric: PlayedFabric) -> None:
+    fabric.set("host1/mlx5_0", rate=62_500_000, latency_s=2e-6, jitter_s=1e-6)
+    fabric.set("host0/mlx5_1", rate_in=1000)
+    fabric.lose("host0/mlx5_0", way="in", one_in=7)
+    nic = fabric.nic("host1/mlx5_0")
+    assert (nic.rate_out, nic.rate_in) == (62_500_000, 62_500_000)
+    assert (nic.latency_s, nic.jitter_s) == (pytest.approx(2e-6), pytest.approx(1e-6))
+    assert (fabric.nic("host0/mlx5_0").lose_in, fabric.nic("host0/mlx5_0").lose_out) == (7, 0)
+    left = [[(nic.out_rate, nic.in_rate) for nic in server.nics] for server in fabric.cluster().servers]
+    assert left == [[(125_000_000,) * 2, (125_000_000, 1000)], [(62_500_000,) * 2, (125_000_000,) * 2]]
+    fabric.down("host1/mlx5_0")
+    assert fabric.cluster().servers[1].nics[0].out_rate == 0
+    fabric.up("host1/mlx5_0")
+    assert fabric.nic("host1/mlx5_0").state == "up"
+    for wrong in ("host2/mlx5_0", "mlx5_0", "host0/mlx5_2"):
+        with pytest.raises(InputError, match="no such NIC"):
+            fabric.down(wrong)
+    with pytest.raises(InputError, match="cannot be made"):
+        PlayedFabric.make(fabric.folder)
+    with pytest.raises(InputError, match="optcc fabric make"):
+        PlayedFabric(fabric.folder / "other")
+
+
+def test_the_command_line_does_the_same(tmp_path: Path) -> None:
+    where = ("--fabric", str(tmp_path / "f"))
+
+    def optcc(*arguments: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "optcc", "fabric", *arguments, *where], capture_output=True, text=True, timeout=120,
+            check=False, cwd=ROOT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    assert json.loads(optcc("make", "--hosts", "2", "--nics", "2", "--rate", "1Gb/s", "--json"))["played"]
+    assert "export PLAYED_HOST=1\n" in optcc("env", "--host", "1")
+    optcc("set", "host1/mlx5_0", "host1/mlx5_1", "--rate", "500Mb/s")
+    optcc("hole", "host0/mlx5_0", "--way", "out")
+    nics = json.loads(optcc("watch", "--times", "1", "--json"))["nics"]
+    assert (nics["host1/mlx5_1"]["rate_out"], nics["host0/mlx5_0"]["lose_out"]) == (62_500_000, 1)
+    optcc("up", "host0/mlx5_0")
+    assert json.loads(optcc("bound", "--size", "1MiB", "--json"))["bound_s"] == pytest.approx(2**20 / 125e6)
+    optcc("remove")
+    assert not (tmp_path / "f").exists()
+
+
+def test_a_ring_that_nobody_who_keeps_to_the_rules_wrote_is_not_believed(tmp_path: Path) -> None:
+    """The far end's frame says that it is longer than it can be: the queue pair is in error, the process goes on."""
+    script = """
+import glob, mmap, os, struct, sys, time
+from optcc.runtime.verbs import structs
+from tests.verbs.contract_rig import End
+from optcc.machine.rdma import rdma_ports
+a, b = ends = [End(port.address()) for port in rdma_ports()[:2]]
+for end in ends: end.initialise()
+for end, far in ((a, b), (b, a)): end.to(far)
+b.receive(3, [(0, 8)])
+file = os.open(os.path.join(os.environ["PLAYED_FABRIC"], f"q{b.number}"), os.O_RDWR)
+ring = mmap.mmap(file, 0)
+frame = bytearray(ring[4096:4160])
+struct.pack_into("<BBHIII", frame, 0, int(sys.argv[1]), 3, 0, a.number, 77, int(sys.argv[2]))
+ring[4096:4160] = bytes(frame)
+ring[0:8] = struct.pack("<Q", int(sys.argv[3]))
+assert b.wait(1)[0][:2] == (3, 5), "flushed"
+assert b.state() == structs.QPS_ERR and 1 in b.events()
+for end in ends: end.close()
+"""
+    for kind, length, head in ((1, 2**31, 64), (99, 0, 64), (1, 5000, 64), (1, 0, 2**40), (1, 0, 63)):
+        fabric = PlayedFabric.make(tmp_path / f"f{kind}-{length}-{head}", hosts=1, nics=2)
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(kind), str(length), str(head)], env={**os.environ, **fabric.env(0)},
+            capture_output=True, text=True, timeout=120, check=False, cwd=ROOT,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr
+        fabric.remove()
+
+
+@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="no perftest (apt-get install perftest)")
+@pytest.mark.parametrize("name", PERFTEST)
+def test_perftests_tools_run_over_it_unchanged(fabric: PlayedFabric, name: str) -> None:
+    command = [f"ib_{name}", "-d", "mlx5_0", "-n", "50", "-p", str(free_port())]
+
+    def run(host: int, *more: str) -> subprocess.Popen[str]:
+        env = {**os.environ, **fabric.env(host)}
+        return subprocess.Popen([*command, *more], env=env, stdout=-1, stderr=-2, text=True)
+
+    server = run(0)
+    for _ in range(100):  # until the server listens
+        client = run(1, "127.0.0.1")
+        told = client.communicate(timeout=60)[0]
+        if client.returncode == 0 or server.poll() is not None:
+            break
+        time.sleep(0.1)
+    assert client.returncode == 0, told
+    assert server.wait(60) == 0
+    server.communicate()
+    if name.endswith("bw"):
+        assert fabric.nic("host0/mlx5_0").counters["bytes_in"] + fabric.nic("host1/mlx5_0").counters["bytes_in"] >= 400
+
+
+def test_the_contract_names_every_mutant() -> None:
+    text = "".join((SOURCE / name).read_text(encoding="utf-8") for name in ("nic.c", "verbs.c", "fabric.c"))
+    assert [number for number in range(1, 100) if f"MUTANT({number})" in text] == list(MUTANTS)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("number", MUTANTS)
+def test_the_contract_notices_a_wrong_fabric(number: int, tmp_path: Path) -> None:
+    what, where = MUTANTS[number]
+    build(tmp_path, [f"-DPLAYED_MUTANT={number}"])
+    done = contract(tmp_path, where)
+    assert done.returncode == 1, f"a fabric that {what} passes: {done.stdout[-2000:]}"
+    assert " failed" in done.stdout
+
+
+SANITIZERS = {
+    "address": ("-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"),
+    "thread": ("-fsanitize=thread",),
+}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", SANITIZERS)
+def test_the_contract_holds_under_the_compilers_sanitizers(kind: str, tmp_path: Path) -> None:
+    build(tmp_path, [*SANITIZERS[kind], "-O1", "-fno-omit-frame-pointer"])
+    runtime = {"address": "libasan.so", "thread": "libtsan.so"}[kind]
+    users = tmp_path / "users"  # bytes of users' memory: what orders them is the ring, which TSan sees at two addresses
+    users.write_text("race:region_copy\nrace:region_swap\n")
+    where = subprocess.run(["cc", f"-print-file-name={runtime}"], capture_output=True, text=True, check=True).stdout
+    done = contract(
+        tmp_path,
+        "test",
+        LD_PRELOAD=where.strip(),
+        ASAN_OPTIONS="detect_leaks=0",  # the interpreter's own
+        TSAN_OPTIONS=f"halt_on_error=0 exitcode=66 log_path={tmp_path}/tsan suppressions={users}",
+        CONTRACT_PATIENCE_S="60",
+    )
+    assert [path.read_text(errors="replace") for path in tmp_path.glob("tsan.*")] == []
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+    assert " passed" in done.stdout, (done.stdout + done.stderr)[-3000:]
+    assert " failed" not in done.stdout
