@@ -557,6 +557,23 @@ void port_event(Port *p, enum ibv_event_type type, void *object) {
   mail_put(&p->events, letter);
 }
 
+/* Frames in the order in which they set out, whichever queue pair they are for: a NIC that is late would else think that
+   its way in was busy when it was not. Those without bytes wait for nobody. */
+static bool take_in_order(Port *p, uint64_t now, uint64_t *next) {
+  Qp *first = NULL;
+  uint64_t earliest = NEVER;
+  bool any = false;
+  for (Qp *q = p->qps; q; q = q->chain) {
+    Frame f;
+    const uint8_t *bytes;
+    if (q->qp.state < IBV_QPS_RTR) ring_empty(&q->in);
+    int found = ring_look(&q->in, &f, &bytes, fabric.shared->fragment);
+    if (found < 0 || (found && !f.length)) any |= take(q, now, next);
+    else if (found && f.start < earliest) earliest = f.start, first = q;
+  }
+  return (first && take(first, now, next)) || any;
+}
+
 uint64_t port_pass(Port *p) {
   enum { TURNS = 16, FRAMES = 8 };
   uint64_t now = now_ns(), next = NEVER;
@@ -565,9 +582,9 @@ uint64_t port_pass(Port *p) {
   bool any = true;
   for (int turn = 0; turn < TURNS && any && !(turn && atomic_load(&p->waiting)); turn++) {
     any = false, next = NEVER;
+    for (int i = 0; i < FRAMES && take_in_order(p, now, &next); i++) any = true;
     for (Qp *q = p->qps; q; q = q->chain) {
-      if (q->qp.state < IBV_QPS_RTR) { ring_empty(&q->in); continue; }
-      for (int i = 0; i < FRAMES && take(q, now, &next); i++) any = true;
+      if (q->qp.state < IBV_QPS_RTR) continue;
       any |= give(q, now, &next);
       look_at_timeout(q, now, &next);
       if (q->draining && q->acked == q->posted) q->draining = false, port_event(p, IBV_EVENT_SQ_DRAINED, &q->qp);
