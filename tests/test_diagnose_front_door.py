@@ -53,6 +53,23 @@ WRAPS: dict[str, Callable[[str], str]] = {
     "colours": lambda text: "".join(f"\x1b[1;32m{line}\x1b[0m\n" for line in text.splitlines()),
     "Windows": lambda text: text.replace("\n", "\r\n"),
     "byte order mark": lambda text: "\ufeff" + text,
+    "slurm's task, time": before("0: 2026-11-20 10:00:00.123 "),
+    "Intel MPI": before("[0#123:124@node1] "),
+    "MPICH": before("[proxy:0:0@node1] "),
+    "torchrun's role": before("[my_role3]:"),
+    "stern": before("nccl-launcher-x7k2p main "),
+    "journalctl -o short-full": before("Fri 2026-11-20 10:00:00 UTC node1 job[17]: "),
+    "journalctl -o short-unix": before("1795000000.123456 node1 job[17]: "),
+    "Python's logging": before("2026-11-20 10:00:00,123 - INFO - "),
+    "GitLab": before("2026-11-20T10:00:00.123456Z 00O "),
+    "GitHub": before("job\tRun tests\t2026-11-20T10:00:00.1234567Z "),
+    "SkyPilot": before("(worker1, rank=1, pid=1234, ip=192.0.2.1) "),
+    "rank 0:": before("rank 0: "),
+    "Outlook": before("| "),
+    "cat -n": lambda text: "".join(f"{i:6d}\t{line}\n" for i, line in enumerate(text.splitlines(), 1)),
+    "Slack": lambda text: f"Ann 10:02\n```{text}```\n",
+    "a web page": lambda text: text.replace("  ", "\xa0 "),
+    "Windows twice": lambda text: text.replace("\n", "\r\r\n"),
     "banner": lambda text: f"Last login: Fri Nov 20\nNCCL version 2.28.9+cuda13.0\n{text}\n[root@n01 ~]# \n",
 }
 TEXTS = {
@@ -84,8 +101,9 @@ def test_what_stands_around_evidence_changes_nothing(name: str, wrap: str, tmp_p
 
 def test_utf_16_is_read(tmp_path: Path) -> None:
     path = tmp_path / "x.txt"
-    path.write_bytes(TEXTS["table"].encode("utf-16"))
-    assert len(gather([str(path)], PORTS).observations) == 2
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path.write_bytes(TEXTS["table"].encode(encoding))
+        assert len(gather([str(path)], PORTS).observations) == 2
 
 
 def test_a_prefix_on_some_lines_only(tmp_path: Path) -> None:
@@ -104,6 +122,12 @@ def test_tables_with_different_prefixes_in_one_file(tmp_path: Path) -> None:
 
 
 def test_content_that_looks_like_a_prefix_stays() -> None:
+    links = "".join(f"link mlx5_{n}/1 state ACTIVE physical_state LINK_UP netdev ens{n}np0 \n" for n in range(8))
+    priorities = "".join(f"     rx_prio{n}_bytes: 0\n" for n in range(8))
+    metrics = "".join(f'nccl_bytes_total{{rank="{n}"}} {n}\n' for n in range(8)) + "# EOF\n"
+    json_lines = '{\n "0": {"a": 1},\n' + "".join(f' "{n}": {{"a": 1}},\n' for n in range(1, 8)) + ' "x": {}\n}\n'
+    for text in (links, priorities, metrics, json_lines):
+        assert cleaned(text) == text
     counters = "rx_packets: 12\ntx_packets: 13\nrx_errors: 0\n"  # no host speaks once only
     yaml = "optcc: 1\nservers:\n  - name: a\n    gpus: 2\n"
     for text in (counters, yaml, TEXTS["ras"], TEXTS["json"], texts.calibration()):

@@ -16,9 +16,18 @@ _DECLARATION = re.compile(rb"\A\s*<\?xml\b[^>]{0,400}\?>")
 """Nothing may stand before it, not even an empty line; the encoding that it says is not what counts."""
 _BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
 
+_LOOKED_AT = 400
+"""Bytes of a text whose every other one is empty where it is UTF-16 of letters and digits."""
+
+
+def _is_empty(data: bytes) -> bool:
+    return len(data) > 1 and not data.strip(b"\0")
+
 
 def as_utf8(data: bytes) -> bytes:
-    """The same text as UTF-8 without a byte order mark; `data` itself where it has none, or is not what it says."""
+    """The same text as UTF-8 without a byte order mark; `data` itself where it is that, or not what it seems to be."""
+    wide = [mark for mark, place in ((b"\xff\xfe", 1), (b"\xfe\xff", 0)) if _is_empty(data[place:_LOOKED_AT:2])]
+    data = wide[0] + data if wide and not data.startswith((b"\xff\xfe", b"\xfe\xff")) else data
     for mark, encoding in _BOMS:
         if data.startswith(mark):
             try:

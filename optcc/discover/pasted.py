@@ -18,6 +18,8 @@ from optcc.errors import InputError
 
 _COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
 _FENCE = re.compile(r"\s{0,3}(```|~~~)")
+_FENCES = re.compile(r"^ {0,3}(?:```|~~~)[`~]{0,8}([^\n]*)$", re.M)
+_LANGUAGE = re.compile(r"\s*[\w+.-]{0,20}\s*")
 _RULE = re.compile(r"-{8,32}")  # above and below the hosts' names: dshbak, clush -b
 _ANSIBLE = re.compile(r"([A-Za-z0-9][\w.-]{0,254}) \| (?:SUCCESS|CHANGED) \| rc=0 >>")
 _END = r"(?: |$)"
@@ -85,12 +87,19 @@ _BOXED = ("log", "MESSAGE", "message")
 _SAMPLE = 2**20
 """Characters of a log that tell whether most of its lines have a prefix."""
 _DEEPEST = 4  # such as a quoted log with times and hosts
+_BEFORE_CONTENT = re.compile(r"([^{\"\n]{1,120}?)(?:(?<!\w)#(?=[\s#]|$)|(?<=\W)\{)")
+_ALONE = re.compile(r"([^{\"\n]{1,120}[]:|)>])[ \t]*$")
+"""What is before a table's comment or JSON on its line, or before an empty line."""
+_FEWEST = 4
+"""Lines with the same text before them, from which on it is a prefix."""
+_LINES_TRIED = 64
 _ONE_HOST = "Give one file for each host, such as: grep '^node1:' all.txt > node1.txt."
 
 
 def plain(text: str) -> str:
     """Without a byte order mark, a terminal's codes and carriage returns; of lines boxed in JSON, what is in them."""
-    text = without_colours(text.removeprefix("\ufeff")).replace("\r\n", "\n")
+    text = without_colours(text.removeprefix("\ufeff")).replace("\xa0", " ")
+    text = re.sub(r"\r+\n", "\n", text) if "\r\n" in text else text
     return _unboxed(text) if text.lstrip()[:2] == '{"' else text
 
 
@@ -98,12 +107,14 @@ def cleaned(text: str) -> str:
     """The same lines without fences, and without all prefixes but NCCL's own, which readers of its log want. What is
     on some of the lines only is taken from these: in a log, each line speaks for itself."""
     text = plain(text)
-    text = "\n".join("" if _FENCE.match(line) else line for line in text.split("\n")) if "```" in text else text
+    text = _FENCES.sub(lambda fence: "" if _LANGUAGE.fullmatch(fence[1]) else fence[1], text)
     for _ in range(_DEEPEST):
         before = text
         for prefix in _PREFIXES:
             if prefix.name != _NCCL and _is_on(prefix, text):
                 text = prefix.pattern.sub("", text)
+        if text == before and (learned := _learned(text)):
+            text = learned.sub("", text)
         if text == before:
             break
     return text
@@ -114,6 +125,30 @@ def _is_on(prefix: Prefix, text: str) -> bool:
         return prefix.pattern.search(text) is not None
     lines = [line for line in text[:_SAMPLE].split("\n") if line.strip()]
     return not _starts(lines) and _mostly(prefix, lines)
+
+
+def _learned(text: str) -> re.Pattern[str] | None:
+    """A prefix of a form that is not listed: half of the lines have it, but for numbers, and on some of them nothing
+    follows it but what begins a line: a comment, JSON, or an empty line."""
+    lines = [line for line in text[:_SAMPLE].split("\n") if line.strip()]
+    tried = set[str]()
+    if _starts(lines):
+        return None
+    for line in lines[:_LINES_TRIED]:
+        for form in (_BEFORE_CONTENT, _ALONE):
+            match = form.match(line)
+            if match is None or not match[1].strip() or " NCCL " in match[1]:
+                continue
+            words = re.split(r"[ \t]*\d+", match[1].rstrip())
+            pattern = r"[ \t]*\d+".join(re.escape(word) for word in words) + r"(?!\d)"
+            if pattern in tried:
+                continue
+            tried.add(pattern)
+            bare, spaced = (re.compile(f"^{pattern}{end}", re.M) for end in ("", r"(?:[ \t]|$)"))
+            found = [line for line in lines if bare.match(line)]
+            if len(found) >= _FEWEST and 2 * len(found) >= len(lines):
+                return spaced if all(map(spaced.match, found)) else bare
+    return None
 
 
 def _mostly(prefix: Prefix, lines: list[str]) -> bool:
