@@ -12,7 +12,7 @@ from optcc.diagnose.ports import IN, OUT, NicDirections, port
 from optcc.discover.nccl_log import Log, parse_log
 from optcc.discover.nccl_trouble import FLUSHED, STATUS, FailedCompletion
 
-GRAVE = ("port error", "port_err", "device fatal", "fatal", "lid change")
+GRAVE = ("port error", "port_err", "device fatal", "fatal", "catastrophic", "ibv_", "lid change")
 MOST_SIGNS = 64
 
 
@@ -52,7 +52,7 @@ def read_log(text: str, source: str, ports: NicDirections) -> Evidence:
         f"{source}: a log, {log.lines} lines of NCCL's, {len(log.failures)} failed transfers, {len(log.events)} events"
     )
     unused = [f"{source}: {count} failures or events of {who}" for who, count in unplaced.items()][:8]
-    return Evidence((*seen.values(), *links), _once(signs), (read,), (*unused, *_unknown(log, source)))
+    return Evidence((*seen.values(), *links), _once(signs), (read,), (*unused, *_timed_out(log, source), *_unknown(log, source)))
 
 
 def _once(signs: Sequence[Sign]) -> tuple[Sign, ...]:
@@ -69,6 +69,13 @@ def _who(host: str, nic: str) -> str:
     if not host:
         return "a line without a host: give its file as SERVER=FILE"
     return f"{host} {nic}".strip() + ", which the topology does not have"
+
+
+def _timed_out(log: Log, source: str) -> tuple[str, ...]:
+    if not log.timeouts:
+        return ()
+    count = f"{len(log.timeouts)} timeouts of collectives, the first" if len(log.timeouts) > 1 else "a timeout"
+    return (f"{source}: {count} in line {log.timeouts[0]}, where no NIC is named",)
 
 
 def _unknown(log: Log, source: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Lists of hosts, Slurm's ``gpu[001-004,007],big-[1-3]x[0,1]`` and mpirun's ``host1:8,host2:8``, to names in order.
 
-A host file of mpirun has a host in each line, with its slots (``host1 slots=8``, ``host1:8``) or without; a host that
+A host file of mpirun has a host, or a range of them, in each line, with its slots (``host1 slots=8``, ``host1:8``) or without; a host that
 comes again has more slots. Slots are not needed here.
 
 ClusterShell's NodeSet expands them. It is maintained by the CEA, reads Slurm's folded ranges of several dimensions, and
@@ -23,7 +23,9 @@ LONGEST = 65536  # characters
 _ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+", re.ASCII)
 _SLOTS = re.compile(r":[0-9]{1,6}$|:\*$")
 _FILE_LINE = re.compile(
-    r"([A-Za-z0-9][\w.-]{0,254})(?::[0-9]{1,6})?(?:\s+[\w-]{1,20} {0,4}= {0,4}[\w,:-]{1,80})*", re.ASCII
+    r"([A-Za-z0-9](?:[\w.-]|\[[0-9,-]+\]){0,254})(?::[0-9]{1,6})?"
+    r"(?:\s+(?:(?:max[_-]?)?slots {0,4}= {0,4}[0-9]{1,6}|(?!(?:max[_-]?)?slots\b)[a-z][\w-]{0,19} {0,4}= {0,4}[\w,:-]{1,80}))*",
+    re.ASCII,
 )
 _EXAMPLE = "names such as node[001-004,007],login, host1:8,host2:8 or $SLURM_JOB_NODELIST"
 
@@ -59,7 +61,7 @@ def _host_file(text: str, where: str) -> list[str]:
         if (found := _FILE_LINE.fullmatch(said)) is None:
             expected = "a host in each line, as in host1 slots=8"
             raise InputError("not a list of hosts", where=f"{where}:{number}", expected=expected, got=said[:80])
-        names[found[1]] = None
+        names.update(dict.fromkeys(_expand(found[1], f"{where}:{number}")))
     if not names or len(names) > MAX_HOSTS:
         got = f"{len(names)} hosts"
         raise InputError("not a list of hosts", where=where, expected=f"1 to {MAX_HOSTS} hosts", got=got)

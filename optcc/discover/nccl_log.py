@@ -119,7 +119,7 @@ def parse_log(text: str) -> Log:
             _told(log, host, said)
         elif bare and (hca := _HCA.search(said)):
             log.hca = hca[1].rstrip(".")
-        _trouble(log, number, host, said, found is not None and found["level"] == "WARN")
+        _trouble(log, number, host, said, found["level"] if found else "")
     ranks.end(log)
     return log
 
@@ -149,14 +149,14 @@ def _told(log: Log, host: str, said: str) -> None:
         log.links[place] = "InfiniBand" if speed_of[3] == "IB" else "Ethernet"
 
 
-def _trouble(log: Log, number: int, host: str, said: str, warned: bool) -> None:
+def _trouble(log: Log, number: int, host: str, said: str, level: str) -> None:
     if failed := failure_in(said, number, host, len(log.jobs) - 1):
         if len(log.failures) < MOST_KEPT:
             log.failures.append(failed)
     elif event := event_in(said, number, host):
         if len(log.events) < MOST_KEPT:
             log.events.append(event)
-    elif len(log.unknown) < MOST_KEPT and speaks_of_trouble(said, warned):
+    elif len(log.unknown) < MOST_KEPT and speaks_of_trouble(said, level):
         log.unknown[number] = said
 
 

@@ -8,7 +8,8 @@ NCCL's wordings were learned from its ``net_ib`` and from logs of 2.5 to 2.32:
     failed  Got completion from peer 192.0.2.2<5000> with error 12, opcode 0, len 0, vendor err 129 (Recv)
     failed  Got completion from peer 192.0.2.2<5000> with status=12 ... localGid ::ffff:192.0.2.1 remoteGids::ffff:...
     event   NET/IB : mlx5_0:1 Got async event : port error
-    event   NET/IB : mlx5_0:1 async fatal event on QP: local access violation work queue error
+    event   NET/IB : mlx5_0:1 async fatal event on QP (0x7f): local access violation work queue error
+    event   Call to ibv_modify_qp failed with 110 Connection timed out, on dev mlx5_0:1, curr state INIT, ...
     failed  Got completion from peer 192.0.2.2<5000> with status=IBV_WC_RETRY_EXC_ERR(12) ... hca mlx5_0
     speed   NET/IB : mlx5_0:1 speed change detected: 400000 -> 100000 Mbps
 
@@ -32,7 +33,10 @@ _SLICE = re.compile(
 )
 _EVENT = re.compile(
     r"(?:NET/[\w/]{1,20} ?: |\bIB )(?:([\w.+-]{1,80}):(\d{1,3}) )?"
-    r"(?:Got (?:non-fatal )?async event ?: ?(.{1,80})|async fatal event(?: on \w{1,8})? ?: ?(.{1,80}))"
+    r"(?:Got (?:non-fatal )?async (?:error )?event ?: ?(.{1,80})|async (?:(fatal) |error )event(?: on [^:]{1,40})? ?: ?(.{1,80}))"
+)
+_CALL = re.compile(
+    r"Call to (ibv_\w{1,40}) failed with (?:error )?(.{1,80}?),? on dev ([\w.+-]{1,80}):(\d{1,3})\b.{0,400}"
 )
 _SPEED = re.compile(r"NET/IB ?: ([\w.+-]{1,80}):(\d{1,3}) speed change detected: (\d{1,9}) -> (\d{1,9}) Mbps")
 
@@ -47,15 +51,19 @@ _IN_WORDS = {"transport retry counter exceeded": "12", "RNR retry counter exceed
 
 _TROUBLE = re.compile(
     r"\b(?:errors?|fail(?:ed|ure|s)?|fatal|time[d-]? ?out|unreachable|unable|could not|can(?:no|')t|refused|corrupt\w*|"
-    r"reset by|closed by|link (?:is )?down|lost|dead|hang|abort(?:ed|ing)?|no route)\b",
+    r"reset by|closed by|link (?:is )?down|lost|dead|hang|abort(?:ed|ing)?|no route|Xid|fallen off)\b",
     re.I,
 )
+_NO_CONNECTION = re.compile(
+    r"\b(?:time[d-]? ?out|unreachable|refused|reset by|closed by|no route|no device found)\b", re.I
+)
+"""What NCCL says at INFO of connections; its other words of failing there are of what it does without."""
 _FOLLOWS = re.compile(
     r"[\w/.-]{1,80}:\d{1,6} -> \d{1,3}\b|Got CQE with error|/Plugin|plugin|dlerror|dlopen|dlsym|"
     r"(?:set|set by environment) to |Abort COMPLETE|Test (?:NCCL )?failure",
 )
 """What comes after an error that is told by itself, and what NCCL says of files that most machines do not have."""
-_SPEAKERS = re.compile(r"NCCL|NET/|\bnccl[A-Z]\w*|\bmlx[45]_|\bbnxt_|\birdma\b|\bib_core\b|\binfiniband\b|\bRDMA\b")
+_SPEAKERS = re.compile(r"NCCL|NET/|\bnccl[A-Z]\w*|\bmlx[45]_|\bbnxt_|\birdma\b|\bib_core\b|\binfiniband\b|\bRDMA\b|\bNVRM\b")
 _GLOG = re.compile(r"[EF]\d{4,8} [0-9:.]{8,20} +\d{1,20} [\w./-]{1,80}\.(?:cpp|cc|h):\d{1,6}\]")
 
 
@@ -106,16 +114,20 @@ def failure_in(said: str, line: int, host: str, job: int) -> FailedCompletion | 
 def event_in(said: str, line: int, host: str) -> Event | None:
     """The event that a line tells."""
     if "async" in said and (event := _EVENT.search(said)):
-        return Event(line, host, port_name(event[1], event[2]) if event[1] else "", (event[3] or event[4]).strip())
+        what = f"{'fatal: ' if event[4] else ''}{event[3] or event[5]}".strip()
+        return Event(line, host, port_name(event[1], event[2]) if event[1] else "", what)
+    if "Call to ibv_" in said and (call := _CALL.search(said)):
+        return Event(line, host, port_name(call[3], call[4]), f"{call[1]} failed: {call[2]}")
     if "speed change" in said and (speed := _SPEED.search(said)):
         what = f"speed changed from {int(speed[3]) // 1000} to {int(speed[4]) // 1000} Gb/s"
         return Event(line, host, port_name(speed[1], speed[2]), what, int(speed[4]))
     return None
 
 
-def speaks_of_trouble(line: str, warned: bool) -> bool:
-    """Whether a line in which nothing is known tells of something wrong. warned : it is a warning of NCCL's."""
-    told = warned or _GLOG.match(line) or (_TROUBLE.search(line) and _SPEAKERS.search(line))
+def speaks_of_trouble(line: str, level: str) -> bool:
+    """Whether a line in which nothing is known tells of something wrong. level : NCCL's WARN or INFO, or empty."""
+    told = level == "WARN" or _GLOG.match(line) or (_TROUBLE.search(line) and _SPEAKERS.search(line))
+    told = told or (level and _NO_CONNECTION.search(line))
     return bool(told) and _FOLLOWS.search(line) is None
 
 
