@@ -145,6 +145,16 @@ PLACE = "GPU 0 managed by process 30{0} on node server{0}"
               "rank 0 is ahead: it has launched 8 of AllGather, 4 ranks at 7, 1 rank at 0: the others are late"),
              ("server2", "rank 5 is behind: it has launched 0 of AllGather, 4 ranks at 7, 1 rank at 8")],
         ),
+        (
+            ["5 ranks have launched up to operation 641", "1 rank has launched up to operation 640",
+             f"Rank 3 -- {PLACE.format(1)}"],
+            [("server1", "rank 3 is behind: it has launched 640 of AllGather, 5 ranks at 641")],
+        ),
+        (
+            ["some ranks have launched up to operation 641", "1 rank has launched up to operation 640",
+             f"Rank 3 -- {PLACE.format(1)}"],
+            [("server1", "rank 3 has launched 640 of AllGather, which is not what the others have")],
+        ),
     ],
 )  # fmt: skip
 def test_ranks_ahead_and_behind_are_told_apart(lines: list[str], told: list[tuple[str, str]]) -> None:
@@ -167,3 +177,16 @@ def test_json_of_ras_counts_collectives(odd: int, word: str) -> None:
     ranks = [{"rank": r, "host": f"server{r // 2}", "collective_counts": each} for r, each in enumerate(counts)]
     (sign,) = read_ras(json.dumps({"communicators": [{"ranks": ranks}]}), "ras.json", PORTS).signs
     assert (sign.server, sign.what.startswith(f"rank 3 is {word}: it has launched {odd}")) == ("server1", True)
+
+
+def test_json_of_ras_tells_a_rank_in_another_state() -> None:
+    ranks = [{"rank": r, "host": f"server{r // 2}", "status": {"abort_flag": r == 3}} for r in range(6)]
+    (sign,) = read_ras(json.dumps({"communicators": [{"ranks": ranks}]}), "ras.json", PORTS).signs
+    assert (sign.server, sign.what) == ("server1", "rank 3 has status ABORT; 5 ranks with RUNNING")
+
+
+def test_trouble_without_a_process_is_told() -> None:
+    text = MISMATCH.format(lines="").partition("#0-0")[0] + "TIMEOUT\n  Encountered 2 communication timeouts\n"
+    found = read_ras(text, "ras.txt", PORTS)
+    assert not found.signs
+    assert found.unused == ("ras.txt:7: TIMEOUT in RAS, without a process",)

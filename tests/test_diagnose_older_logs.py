@@ -76,6 +76,13 @@ def test_every_wording_of_a_failed_transfer(said: str, nics: tuple[int, ...]) ->
             3,
             "fatal: local work queue",
         ),
+        ("NET/IB : nic1:1 async fatal event on QP (0x7f0c): local access violation", 3, "fatal: local access violation"),
+        ("NET/IB : nic1:1 Got async event : local catastrophic error", 3, "local catastrophic error"),
+        (
+            "Call to ibv_modify_qp failed with 110 Connection timed out, on dev nic1:1, curr state INIT, next state RTR",
+            3,
+            "ibv_modify_qp failed: 110 Connection timed out",
+        ),
     ],
 )
 def test_every_wording_of_an_event(said: str, nic: int | None, what: str) -> None:
@@ -93,6 +100,9 @@ def test_trouble_in_words_that_are_not_known_is_counted() -> None:
         WHO + "NET/IB : the flux capacitor of nic7 has come loose",
         WHO + "NET/IB : the flux capacitor of nic9 has come loose",
         "server1:100:250 [0] NCCL INFO NET/IB : QP 12 was reset by its keeper",
+        "server1:100:250 [0] NCCL INFO Call to connect returned Connection refused, retrying",
+        "kernel: NVRM: Xid (PCI:0000:1b:00): 79, GPU has fallen off the bus",
+        "server1:100:250 [0] NCCL INFO Could not find: libnccl-tuner.so",
         "server1:100:250 [0] NCCL INFO misc/socket.cc:84 -> 2",
         "server1:100:250 [0] NCCL INFO NET/Plugin : dlerror=libnccl-net.so: cannot open shared object file",
         "server1:100:250 [0] NCCL INFO NCCL_IB_TIMEOUT set by environment to 22.",
@@ -101,10 +111,16 @@ def test_trouble_in_words_that_are_not_known_is_counted() -> None:
     ]
     found = read_text(start() + "\n".join(lines) + "\n", "job.log", PORTS)
     (said,) = found.unused
-    assert said.startswith("job.log: 3 lines speak of trouble in words that are not known, such as line 5: ")
+    assert said.startswith("job.log: 5 lines speak of trouble in words that are not known, such as line 5: ")
     assert "flux capacitor" in said
-    assert sorted(parse_log(start() + "\n".join(lines)).unknown) == [5, 6, 7]
+    assert sorted(parse_log(start() + "\n".join(lines)).unknown) == [5, 6, 7, 8, 9]
     assert not read_text(start(), "job.log", PORTS).unused
+
+
+def test_timeouts_are_told_although_they_name_no_nic() -> None:
+    line = "[rank3]: [Rank 3] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5) ran for 600000 ms\n"
+    (said,) = read_text(start() + 2 * line, "job.log", PORTS).unused
+    assert said == "job.log: 2 timeouts of collectives, the first in line 5, where no NIC is named"
 
 
 def test_addresses_of_one_file_count_for_all(tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ def test_ranges_are_expanded_in_order(text: str, names: list[str]) -> None:
         ("# by hand\n\nb:8\na:8 # spare\nc\n", ["b", "a", "c"]),
         ("n1\nn1\nn2\nn2\n", ["n1", "n2"]),
         ("host1 slots = 8", ["host1"]),
+        ("node[1-2] slots=8\nnode[4-5]:8\n", ["node1", "node2", "node4", "node5"]),
     ],
 )
 def test_mpirun_s_lists_and_host_files(text: str, names: list[str]) -> None:
@@ -66,6 +67,9 @@ def test_a_host_file_by_its_name(tmp_path: Path) -> None:
     "text",
     [
         "host1:8:9",
+        "host1 slots=abc\nhost2 slots=8",
+        "rank 0=host1 slot=0\nrank 1=host2 slot=0",
+        "[fd00::1]:8,[fd00::2]:8",
         "host1:",
         "a slots=8, b slots=8",
         "a\n-b\n",
