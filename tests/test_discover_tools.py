@@ -3,6 +3,7 @@ NCCL's log of a job with several communicators."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -134,6 +135,35 @@ def test_one_port_that_shows_as_two_functions(down: list[str], ports: dict[str, 
     assert rates(read(tmp_path, nics="rocep1s0f0,roceP2p1s0f0", a=spark([]))) == {
         "a": {"roceP2p1s0f0": 200, "rocep1s0f0": 200}
     }, "those that are asked for all count"
+
+
+LINKS = "".join(f"link {name}/1 state ACTIVE physical_state LINK_UP netdev en{name[4:]}\n" for name in SPARK)
+DEVICES = [(name, f"fc4c:0003:0000:000{4 * ('P2' in name) + int(name[-1])}", "fc4c:0003:0000:0000") for name in SPARK]
+DEV = "".join(
+    f"{i}: {name}: node_type ca fw 28.45.4028 node_guid {node} sys_image_guid {image} \n"
+    for i, (name, node, image) in enumerate(DEVICES)
+)
+DEV_JSON = json.dumps([{"ifname": name, "node_guid": node, "sys_image_guid": image} for name, node, image in DEVICES])
+
+
+@pytest.mark.parametrize("dev", [DEV, DEV_JSON])
+def test_rdma_dev_tells_which_links_are_one_port(dev: str, tmp_path: Path) -> None:
+    both = {"rocep1s0f0": 200, "rocep1s0f1": 200}
+    for texts in ({"a": LINKS, "a__2": dev}, {"a": dev, "a__2": LINKS}, {"a": LINKS + dev}):
+        assert rates(read(tmp_path, nic_rate="200Gb/s", **texts)) == {"a": both}
+
+
+@pytest.mark.parametrize("physical", [("mlx5_0",), ("mlx5_0", "mlx5_4"), ()])
+def test_virtual_functions_count_where_their_card_does_not(physical: tuple[str, ...], tmp_path: Path) -> None:
+    """Two cards, each with its own device and three virtual functions, whose GUIDs are made up."""
+    here = {n: f"mlx5_{n}" for n in range(8) if n % 4 or f"mlx5_{n}" in physical}
+    images = {n: 0x100 * (n // 4 + 1) for n in here}
+    guids = {name: (images[n], 0xBAD00 + n if n % 4 else images[n]) for n, name in here.items()}
+    models = {name: "MT4126" if n % 4 else "MT4129" for n, name in here.items()}
+    text = host_texts.ibstat(dict.fromkeys(here.values(), 400), models=models, guids=guids)
+    kept = [name for n, name in here.items() if name in physical or f"mlx5_{n // 4 * 4}" not in physical]
+    assert list(rates(read(tmp_path, a=text))["a"]) == kept
+    assert list(rates(read(tmp_path, nics="mlx5_1,mlx5_5", a=text))["a"]) == ["mlx5_1", "mlx5_5"]
 
 
 def test_functions_by_other_names_are_told_by_their_guids(tmp_path: Path) -> None:

@@ -52,7 +52,8 @@ def read_log(text: str, source: str, ports: NicDirections) -> Evidence:
         f"{source}: a log, {log.lines} lines of NCCL's, {len(log.failures)} failed transfers, {len(log.events)} events"
     )
     unused = [f"{source}: {count} failures or events of {who}" for who, count in unplaced.items()][:8]
-    return Evidence((*seen.values(), *links), _once(signs), (read,), (*unused, *_timed_out(log, source), *_unknown(log, source)))
+    unused += [*_timed_out(log, source), *_unknown(log, source)]
+    return Evidence((*seen.values(), *links), _once(signs), (read,), tuple(unused))
 
 
 def _once(signs: Sequence[Sign]) -> tuple[Sign, ...]:

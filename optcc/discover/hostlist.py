@@ -1,7 +1,7 @@
 """Lists of hosts, Slurm's ``gpu[001-004,007],big-[1-3]x[0,1]`` and mpirun's ``host1:8,host2:8``, to names in order.
 
-A host file of mpirun has a host, or a range of them, in each line, with its slots (``host1 slots=8``, ``host1:8``) or without; a host that
-comes again has more slots. Slots are not needed here.
+A host file of mpirun has a host in each line, or a range of them, with its slots (``host1 slots=8``, ``host1:8``) or
+without; a host that comes again has more slots. Slots are not needed here.
 
 ClusterShell's NodeSet expands them. It is maintained by the CEA, reads Slurm's folded ranges of several dimensions, and
 is under the LGPL (python-hostlist is under the GPL). It sorts, and its groups can run commands. So each item is
@@ -24,7 +24,8 @@ _ITEM = re.compile(r"(?:[A-Za-z0-9._-]|\[[0-9,-]+\])+", re.ASCII)
 _SLOTS = re.compile(r":[0-9]{1,6}$|:\*$")
 _FILE_LINE = re.compile(
     r"([A-Za-z0-9](?:[\w.-]|\[[0-9,-]+\]){0,254})(?::[0-9]{1,6})?"
-    r"(?:\s+(?:(?:max[_-]?)?slots {0,4}= {0,4}[0-9]{1,6}|(?!(?:max[_-]?)?slots\b)[a-z][\w-]{0,19} {0,4}= {0,4}[\w,:-]{1,80}))*",
+    r"(?:\s+(?:(?:max[_-]?)?slots {0,4}= {0,4}[0-9]{1,6}|"
+    r"(?!(?:max[_-]?)?slots\b)[a-z][\w-]{0,19} {0,4}= {0,4}[\w,:-]{1,80}))*",
     re.ASCII,
 )
 _EXAMPLE = "names such as node[001-004,007],login, host1:8,host2:8 or $SLURM_JOB_NODELIST"

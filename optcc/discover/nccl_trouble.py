@@ -33,7 +33,8 @@ _SLICE = re.compile(
 )
 _EVENT = re.compile(
     r"(?:NET/[\w/]{1,20} ?: |\bIB )(?:([\w.+-]{1,80}):(\d{1,3}) )?"
-    r"(?:Got (?:non-fatal )?async (?:error )?event ?: ?(.{1,80})|async (?:(fatal) |error )event(?: on [^:]{1,40})? ?: ?(.{1,80}))"
+    r"(?:Got (?:non-fatal )?async (?:error )?event ?: ?(.{1,80})|"
+    r"async (?:(fatal) |error )event(?: on [^:]{1,40})? ?: ?(.{1,80}))"
 )
 _CALL = re.compile(
     r"Call to (ibv_\w{1,40}) failed with (?:error )?(.{1,80}?),? on dev ([\w.+-]{1,80}):(\d{1,3})\b.{0,400}"
@@ -63,7 +64,9 @@ _FOLLOWS = re.compile(
     r"(?:set|set by environment) to |Abort COMPLETE|Test (?:NCCL )?failure",
 )
 """What comes after an error that is told by itself, and what NCCL says of files that most machines do not have."""
-_SPEAKERS = re.compile(r"NCCL|NET/|\bnccl[A-Z]\w*|\bmlx[45]_|\bbnxt_|\birdma\b|\bib_core\b|\binfiniband\b|\bRDMA\b|\bNVRM\b")
+_SPEAKERS = re.compile(
+    r"NCCL|NET/|\bnccl[A-Z]\w*|\bmlx[45]_|\bbnxt_|\birdma\b|\bib_core\b|\binfiniband\b|\bRDMA\b|\bNVRM\b"
+)
 _GLOG = re.compile(r"[EF]\d{4,8} [0-9:.]{8,20} +\d{1,20} [\w./-]{1,80}\.(?:cpp|cc|h):\d{1,6}\]")
 
 

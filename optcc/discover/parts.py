@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from optcc.discover.bonds import note_by_name
-from optcc.discover.card_ports import one_per_port
+from optcc.discover.card_ports import is_virtual, one_per_port
 from optcc.discover.given import Given
 from optcc.discover.nic_choice import NicCandidate, for_training
 from optcc.discover.rails import Clue, Clues
@@ -25,10 +25,13 @@ IN_YAML = "optcc topo ... -o FILE.yaml, and {} in that file"
 
 @dataclass(frozen=True)
 class PartNic:
-    """A port. rate : bytes per second, None where the tool does not tell; up : has a link; fabric : InfiniBand,
-    Ethernet or empty for unknown; gpu : the GPU beside it, where the tool tells; model : of its card, empty for
-    unknown; port : what tells the same port again, where a card shows it as two functions (`port_identity`), else
-    empty."""
+    """A port.
+
+    rate : bytes per second, None where the tool does not tell; up : has a link
+    fabric : InfiniBand, Ethernet or empty for unknown; gpu : the GPU beside it, where the tool tells
+    model : of its card, empty for unknown; card : its System image GUID, which all its functions share, or empty
+    port : what tells the same port again, where a card shows it as two functions (`port_identity`), else empty
+    """
 
     name: str
     rate: Fraction | None = None
@@ -37,6 +40,7 @@ class PartNic:
     gpu: int | None = None
     model: str = ""
     port: str = ""
+    card: str = ""
 
 
 _FUNCTION = re.compile(r"\w{1,40}s\d{1,4}f(\d{1,2})(?:np\d{1,2})?")
@@ -52,12 +56,22 @@ def port_identity(name: str, image: str, node: str, port: str) -> str:
     A card with two PCI connections (Socket Direct, DGX Spark) shows each port on both. The function's number tells the
     port: by the name that systemd gives the device, ``roceP2p1s0f0``, else by the node GUID.
     """
-    whole, own = (int("0" + re.sub("^0x|[^0-9a-f]", "", text.lower()), 16) for text in (image, node))
+    whole, own = _guid(image), _guid(node)
     if not whole:
         return ""
     if named := _FUNCTION.fullmatch(name):
         return f"{whole:x}/{named[1]}/{port}"
     return f"{whole:x}/{(own - whole) % _PER_HOST}/{port}" if whole <= own < whole + 64 else ""
+
+
+def card_identity(image: str) -> str:
+    """A System image GUID, as tools write it, in one form; empty for none."""
+    whole = _guid(image)
+    return f"{whole:x}" if whole else ""
+
+
+def _guid(text: str) -> int:
+    return int("0" + re.sub("^0x|[^0-9a-f]", "", text.lower()), 16)
 
 
 @dataclass(frozen=True)
@@ -89,7 +103,7 @@ def server_of(parts: Sequence[TopologyPart], name: str, given: Given, assumed: A
             got=listed([part.read for part in parts]),
             hint=f"Give both by one name: {name}={where} {name}=ibstat.txt.",
         )
-    nics = _with_link(told_of, name, where, given, assumed)
+    nics = _physical(_with_link(told_of, name, where, given, assumed), where, given, assumed)
     rates = _rates(nics, where, given, assumed)
     found = [
         NicCandidate(nic.name, f"{where}: {nic.name}", rates[nic.name], fabric=nic.fabric, port=nic.port,
@@ -133,6 +147,17 @@ def _with_link(nics: Sequence[PartNic], server: str, where: str, given: Given, a
     return kept
 
 
+def _physical(nics: Sequence[PartNic], where: str, given: Given, assumed: Assumed) -> list[PartNic]:
+    """Without virtual functions of cards whose own port is there: they share its rate. Those that --nics names stay."""
+    virtual = {nic.name for nic in nics if is_virtual(("0x15b3", hex(int("0" + re.sub(r"\D", "", nic.model)))))}
+    cards = {nic.card for nic in nics if nic.name not in virtual} - {""}
+    shared = [nic.name for nic in nics if nic.name in virtual and nic.card in cards and not given.wanted(nic.name)]
+    if shared:
+        what = f"virtual functions of cards that count once: skipped {listed(shared, 16)}"
+        assumed.add(where, what, "list those that count in --nics")
+    return [nic for nic in nics if nic.name not in shared]
+
+
 def note_down(nic: str, server: str, where: str, assumed: Assumed) -> None:
     """That a NIC is left out."""
     fix = f"--nics with it, and --fail {server}/{nic} if it has failed"
@@ -164,7 +189,7 @@ def _merged(parts: Iterable[TopologyPart]) -> list[PartNic]:
         else:
             gpu = old.gpu if old.gpu is not None else nic.gpu
             found[nic.name] = PartNic(nic.name, old.rate or nic.rate, old.up and nic.up, old.fabric or nic.fabric, gpu,
-                                      old.model or nic.model, old.port or nic.port)  # fmt: skip
+                                      old.model or nic.model, old.port or nic.port, old.card or nic.card)  # fmt: skip
     return list(found.values())
 
 

@@ -11,7 +11,7 @@ from fractions import Fraction
 
 from optcc.discover.nccl_trouble import port_name
 from optcc.discover.nic_choice import ETHERNET, INFINIBAND
-from optcc.discover.parts import PartNic, TopologyPart, port_identity
+from optcc.discover.parts import PartNic, TopologyPart, card_identity, port_identity
 from optcc.discover.pasted import json_values
 from optcc.discover.port_tools import checked
 from optcc.errors import InputError
@@ -42,8 +42,9 @@ def read_ibstat(text: str, path: str) -> TopologyPart:
             fabric = fields.get("Link layer", "")
             kind = fabric if fabric in (ETHERNET, INFINIBAND) else ""
             guids = own.get("System image GUID", ""), own.get("Node GUID", "")
+            same = {"port": port_identity(card, *guids, port), "card": card_identity(guids[0])}
             nics.append(PartNic(port_name(card, port), speed, fields["State"] == "Active", kind,
-                                model=own.get("CA type", ""), port=port_identity(card, *guids, port)))  # fmt: skip
+                                model=own.get("CA type", ""), **same))  # fmt: skip
     return checked("ibstat", nics, path)
 
 

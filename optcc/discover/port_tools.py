@@ -1,5 +1,6 @@
-"""Ports as operators' tools print them: ``ibstatus``, ``rdma link``, ``ibv_devinfo``, ``ethtool``, ``mlxlink``, and
-``iblinkinfo`` for a whole InfiniBand fabric. Formats are those of rdma-core, iproute2, ethtool and mstflint.
+"""Ports as operators' tools print them: ``ibstatus``, ``rdma link``, ``rdma dev``, ``ibv_devinfo``, ``ethtool``,
+``mlxlink``, and ``iblinkinfo`` for a whole InfiniBand fabric. Formats are those of rdma-core, iproute2, ethtool and
+mstflint.
 
 ``ibv_devinfo`` tells rates with ``-v``, ``rdma link`` never. ``mlxlink`` does not name its port: the command before it
 does, or who gives the file (`port_of_command`).
@@ -14,7 +15,8 @@ from fractions import Fraction
 
 from optcc.discover.nccl_trouble import port_name
 from optcc.discover.nic_choice import ETHERNET, INFINIBAND
-from optcc.discover.parts import PartNic, TopologyPart, port_identity, told
+from optcc.discover.parts import PartNic, TopologyPart, card_identity, port_identity, told
+from optcc.discover.pasted import json_values
 from optcc.errors import InputError
 
 MOST_PORTS = 1024
@@ -23,6 +25,11 @@ _NAME = r"([\w.+-]{1,80})"
 _STATUS = re.compile(rf"^\s*Infiniband device '{_NAME}' port (\d{{1,3}}) status:", re.M)
 _LINK = re.compile(
     rf"^\s*(?:link |\d{{1,4}}/\d{{1,4}}: ){_NAME}/(\d{{1,3}}):? (?:.{{0,200}} )?state (\w{{1,20}})\b", re.M
+)
+_DEVICE = re.compile(
+    rf"^\s*\d{{1,4}}: {_NAME}: node_type \w{{1,16}} .{{0,80}}?"
+    r"node_guid ([0-9a-f:]{1,40}) sys_image_guid ([0-9a-f:]{1,40})",
+    re.M,
 )
 _HCA = re.compile(rf"^\s*hca_id:\s*{_NAME}\s*$", re.M)
 _PORT = re.compile(r"^\s*port:\s*(\d{1,3})\s*$", re.M)
@@ -71,9 +78,35 @@ def looks_like_rdma_link_text(text: str) -> bool:
 
 
 def read_rdma_link_text(text: str, path: str) -> TopologyPart:
-    """Ports and their state, without rates."""
-    nics = [PartNic(port_name(m[1], m[2]), None, m[3] == "ACTIVE") for m in _LINK.finditer(text)]
+    """Ports and their state, without rates; with ``rdma dev`` beside it, which are functions of one port."""
+    known = {nic.name: nic for nic in _devices(text)}
+    nics = []
+    for link in _LINK.finditer(text):
+        device = known.get(link[1])
+        same = (device.port, device.card) if device is not None and link[2] == "1" else ("", "")
+        nics.append(PartNic(port_name(link[1], link[2]), None, link[3] == "ACTIVE", port=same[0], card=same[1]))
     return checked("rdma link", nics, path)
+
+
+def looks_like_rdma_dev(text: str) -> bool:
+    """The GUIDs of a device, as text or as JSON."""
+    return _DEVICE.search(text) is not None or ('"sys_image_guid"' in text and '"ifname"' in text)
+
+
+def read_rdma_dev(text: str, path: str) -> TopologyPart:
+    """Which devices are functions of one port; it tells neither states nor rates."""
+    return checked("rdma dev", _devices(text), path)
+
+
+def _devices(text: str) -> list[PartNic]:
+    found = [(match[1], match[3], match[2]) for match in _DEVICE.finditer(text)]
+    for device in (device for _, value in json_values(text) if isinstance(value, list) for device in value):
+        if isinstance(device, dict) and isinstance(device.get("ifname"), str) and "sys_image_guid" in device:
+            found.append((device["ifname"], str(device["sys_image_guid"]), str(device.get("node_guid", ""))))
+    return [
+        PartNic(name, port=port_identity(name, image, node, "1"), card=card_identity(image))
+        for name, image, node in found
+    ]
 
 
 def looks_like_devinfo(text: str) -> bool:
@@ -94,7 +127,7 @@ def read_devinfo(text: str, path: str) -> TopologyPart:
             guids = own.get("sys_image_guid", ""), own.get("node_guid", "")
             nics.append(PartNic(port_name(name, port), rate or None, "ACTIVE" in fields.get("state", "ACTIVE"),
                                 _fabric(fields.get("link_layer", "")), model=own.get("vendor_part_id", ""),
-                                port=port_identity(name, *guids, port)))  # fmt: skip
+                                port=port_identity(name, *guids, port), card=card_identity(guids[0])))  # fmt: skip
     return checked("ibv_devinfo", nics, path)
 
 

@@ -29,12 +29,14 @@ from optcc.discover.port_tools import (
     looks_like_iblinkinfo,
     looks_like_ibstatus,
     looks_like_mlxlink,
+    looks_like_rdma_dev,
     looks_like_rdma_link_text,
     read_devinfo,
     read_ethtool,
     read_iblinkinfo,
     read_ibstatus,
     read_mlxlink,
+    read_rdma_dev,
     read_rdma_link_text,
 )
 from optcc.discover.rails import Clues
@@ -80,6 +82,7 @@ PARTS = (
     PartReader("ibdev2netdev", looks_like_ibdev2netdev, _one(read_ibdev2netdev)),
     PartReader("rdma link -j", looks_like_rdma_link, _one(read_rdma_link)),
     PartReader("rdma link", looks_like_rdma_link_text, _one(read_rdma_link_text)),
+    PartReader("rdma dev", looks_like_rdma_dev, _one(read_rdma_dev)),
     PartReader("ibstatus", looks_like_ibstatus, _one(read_ibstatus)),
     PartReader("ibv_devinfo", looks_like_devinfo, _one(read_devinfo)),
     PartReader("ethtool", looks_like_ethtool, _one(read_ethtool)),
