@@ -121,11 +121,8 @@ def _row(test: Test, number: int, line: str) -> None:
     if len(words) < 6 or not words[0].isdigit() or not words[1].isdigit() or len(words[0]) > 15:
         return
     before = test.before or 5
-    left = len(words) - before
-    # Checks that were not made leave their cells out in both halves.
-    step = left // 2 if test.step > 3 and left in (2 * test.step - 2, 2 * test.step - 4) and left >= 6 else test.step
-    for start in (before, before + step):
-        cells = words[start : start + min(4, step)]
+    for start in (before, before + test.step):
+        cells = words[start : start + 4]
         if len(cells) < 3 or not all(_NUMBER.fullmatch(cell) for cell in cells[:3]):
             continue
         seconds, algbw, busbw = (float(cell) for cell in cells[:3])

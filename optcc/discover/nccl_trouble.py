@@ -130,8 +130,8 @@ def event_in(said: str, line: int, host: str) -> Event | None:
 def speaks_of_trouble(line: str, level: str) -> bool:
     """Whether a line in which nothing is known tells of something wrong. level : NCCL's WARN or INFO, or empty."""
     told = level == "WARN" or _GLOG.match(line) or (_TROUBLE.search(line) and _SPEAKERS.search(line))
-    told = told or (level and _NO_CONNECTION.search(line))
-    return bool(told) and _FOLLOWS.search(line) is None
+    no_connection = level == "INFO" and _NO_CONNECTION.search(line)
+    return bool(told or no_connection) and _FOLLOWS.search(line) is None
 
 
 def port_name(nic: str, port: str) -> str:

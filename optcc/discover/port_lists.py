@@ -42,9 +42,9 @@ def read_ibstat(text: str, path: str) -> TopologyPart:
             fabric = fields.get("Link layer", "")
             kind = fabric if fabric in (ETHERNET, INFINIBAND) else ""
             guids = own.get("System image GUID", ""), own.get("Node GUID", "")
-            same = {"port": port_identity(card, *guids, port), "card": card_identity(guids[0])}
+            same = port_identity(card, *guids, port)
             nics.append(PartNic(port_name(card, port), speed, fields["State"] == "Active", kind,
-                                model=own.get("CA type", ""), **same))  # fmt: skip
+                                model=own.get("CA type", ""), port=same, card=card_identity(guids[0])))  # fmt: skip
     return checked("ibstat", nics, path)
 
 
