@@ -15,6 +15,7 @@ import socket
 import sys
 import time
 import traceback
+import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -37,8 +38,14 @@ class Forked:
         gc.freeze()  # what former cases have left must not be looked at, and so copied, in the middle of a run
         self.pid = os.fork()
         if self.pid == 0:
-            os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
-            os._exit(serve_child(os.dup(end.fileno()), rank, world))
+            status = 1
+            try:
+                os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))
+                status = serve_child(os.dup(end.fileno()), rank, world)
+            except BaseException:
+                traceback.print_exc()
+            finally:  # what called this belongs to the parent
+                os._exit(status)
 
     def poll(self) -> int | None:
         """Exit status, if it has ended."""

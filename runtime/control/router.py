@@ -123,7 +123,8 @@ class Router:
 
     def attach(self, rank: int) -> socket.socket:
         """The rank's end of a connection of its own, for its process to inherit. It has joined once it says a word."""
-        ours, theirs = map(own, socket.socketpair())
+        ours, theirs = socket.socketpair()  # theirs is what a child is to keep
+        own(ours)
 
         async def start() -> None:
             reader, writer = await asyncio.open_unix_connection(sock=ours)
