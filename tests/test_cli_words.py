@@ -75,6 +75,7 @@ def test_failures_by_pattern(patterns: list[str], names: list[str]) -> None:
     ("failure", "says"),
     [
         ("server3", "takes no part in an AllReduce"),
+        ("server3", "such as server1=37%"),
         ("server3=0%", "Leave the server out"),
         ("server[2-5]/nic0", "got 'server4'"),
         ("server1/nic[6-9]", "got 'nic8'"),

@@ -89,6 +89,32 @@ def test_fields_that_the_executor_needs_not_have_its_defaults() -> None:
         mscclpp_file.check_limits(mscclpp_file.load(json.dumps(sample(*EXCHANGE, max_message_size=2**33))))
 
 
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"num_threads_per_block": 1}, "num_threads_per_block"),  # one thread waits on one channel of two
+        ({"num_threads_per_block": 33}, "a multiple of 32"),
+        ({"max_message_size": 31}, "a multiple of 32 bytes"),  # two chunks of 16 bytes
+        ({"min_message_size": 65, "max_message_size": 95}, "a multiple of 32 bytes"),
+    ],
+)
+def test_threads_and_sizes_with_which_nothing_can_run(more: dict[str, int], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        mscclpp_file.load(json.dumps(sample(*EXCHANGE, **more)))
+
+
+@pytest.mark.parametrize("size", [64, 96])
+def test_a_size_that_is_reached_exactly_can_be_sent(size: int) -> None:
+    assert run_plus(sample(*EXCHANGE, min_message_size=size, max_message_size=size, num_threads_per_block=32))
+
+
+@pytest.mark.parametrize("peers", [[1, 1], [1, 0], [1, 2]])
+def test_a_channel_has_another_end(peers: list[int]) -> None:
+    """The executor waits for it before anything runs: one too many, one to itself, one to a rank that is not there."""
+    with pytest.raises(VerifyError, match="channel"):
+        run_plus(bent(sample(*EXCHANGE), ("gpus", 0, "channels", 0, "connected_to"), peers))
+
+
 def halves(op: dict[str, Any], which: int, of: int) -> dict[str, Any]:
     return {**op, "tbg_info": {"tb_id": which, "tbg_size": of}}
 
