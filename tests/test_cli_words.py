@@ -90,6 +90,15 @@ def test_failures_that_cannot_be(failure: str, says: str) -> None:
     assert says in result.stderr
 
 
+def test_a_run_that_cannot_be_is_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a cache that is empty that takes half a minute."""
+    warmed: list[object] = []
+    monkeypatch.setattr("optcc.runtime.compiled.choice.warm", warmed.append)
+    for options in (["--fail", "server3"], ["--size", "many"], ["--cut", "server1/nic0@no"]):
+        assert call("run", PRESET, *options).exit_code == 2
+    assert not warmed
+
+
 def test_what_is_fault_free_is_said_only_where_failures_are_told() -> None:
     assert "no failure was given" in call("bound", EXAMPLE.parent / "two-degraded.yaml").stdout
     assert "unavoidable overhead" in call("bound", PRESET, "--fail", "server1/nic0").stdout

@@ -237,9 +237,7 @@ def _pair(
     for (r, peer, kind), mine in ends.items():
         others = ends.get((peer, r, kind), [])
         if len(others) != len(mine):  # the executor waits for the other end before it launches anything
-            raise VerifyError(
-                f"rank {r} has {len(mine)} {kind} channels to rank {peer}, which has {len(others)} back"
-            )
+            raise VerifyError(f"rank {r} has {len(mine)} {kind} channels to rank {peer}, which has {len(others)} back")
         for c, other in zip(mine, others, strict=True):
             joined[r, kind, c] = (peer, kind, other)
     return joined, signals
