@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from click.testing import CliRunner, Result
 import optcc
 from optcc.cli import main
 from optcc.errors import InputError, VerifyError
-from optcc.export import chakra, goal, mscclpp, mscclpp_file, mscclpp_run
+from optcc.export import chakra, goal, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.formats import write
 from optcc.plans.files import save_plan
 from optcc.plans.plan import Plan
@@ -106,6 +107,33 @@ def test_threads_and_sizes_with_which_nothing_can_run(more: dict[str, int], says
 @pytest.mark.parametrize("size", [64, 96])
 def test_a_size_that_is_reached_exactly_can_be_sent(size: int) -> None:
     assert run_plus(sample(*EXCHANGE, min_message_size=size, max_message_size=size, num_threads_per_block=32))
+
+
+def msccl_text() -> str:
+    return msccl_file.dump(msccl.export(plan()).program)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"), [("outofplace", "1"), ("minBytes", "-1"), ("maxBytes", "0"), ("minBytes", str(2**60))]
+)
+def test_buffers_and_sizes_that_msccl_has_not(attribute: str, value: str) -> None:
+    """Sums are on the input, so out of place the output would have none; and some size must be in the range."""
+    text = msccl_text()
+    changed = re.sub(f'{attribute}="[^"]*"', f'{attribute}="{value}"', text, count=1)
+    assert changed != text
+    with pytest.raises(InputError, match=attribute):
+        msccl_file.load(changed)
+
+
+@pytest.mark.parametrize("end", ["send", "recv"])
+def test_a_connection_of_msccl_has_another_end(end: str) -> None:
+    """A threadblock that does nothing, to a peer that has none for it."""
+    text, none = msccl_text(), {"send": "-1", "recv": "-1", end: "1"}
+    first = text.index("  </gpu>")
+    block = f'    <tb id="{text[:first].count("<tb ")}" send="{none["send"]}" recv="{none["recv"]}" chan="31"/>\n'
+    extra = re.sub(r'nchannels="[0-9]+"', 'nchannels="32"', text[:first] + block + text[first:])
+    with pytest.raises(VerifyError, match="at the other end of channel 31"):
+        msccl_run.run(msccl_file.load(extra))
 
 
 @pytest.mark.parametrize("peers", [[1, 1], [1, 0], [1, 2]])
