@@ -163,7 +163,7 @@ MSCCL: dict[str, tuple[Callable[[Xml], None], str]] = {
     "more sent than received": (send_more, "expects|outside"),
     "steps from last to first": (turn_round, "deadlock|expects|race|missing|second time"),
     "receives before sends": (receive_first, "deadlock|race"),
-    "a threadblock on another channel": (other_channel, "deadlock|shares|expects"),
+    "a threadblock on another channel": (other_channel, "deadlock|shares|expects|at the other end of"),
     "sent to another GPU": (other_receiver, "deadlock|shares|peer|expects"),
     "a step waits for a later one": (wait_for_oneself, "deadlock"),
     "a step waits for none that exists": (wait_for_nobody, "not there"),

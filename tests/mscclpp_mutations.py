@@ -179,7 +179,7 @@ MSCCLPP: dict[str, tuple[Callable[[Json], None], str]] = {
     "an addition of scratch that is not there": (add_other_scratch, "outside"),
     "two senders into one scratch": (share_scratch, "race|second time"),
     "everyone waits first": (wait_first, "deadlock"),
-    "a channel to another rank": (other_peer, "another rank|deadlock"),
+    "a channel to another rank": (other_peer, "another rank|deadlock|channels to rank .*, which has . back"),
     "a buffer of another rank": (other_buffer, "another rank"),
     "a channel that is not there": (no_such_channel, "does not have"),
     "a put is missing": (drop_put, "deadlock|race"),

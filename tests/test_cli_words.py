@@ -75,6 +75,7 @@ def test_failures_by_pattern(patterns: list[str], names: list[str]) -> None:
     ("failure", "says"),
     [
         ("server3", "takes no part in an AllReduce"),
+        ("server3", "such as server1=37%"),
         ("server3=0%", "Leave the server out"),
         ("server[2-5]/nic0", "got 'server4'"),
         ("server1/nic[6-9]", "got 'nic8'"),
@@ -87,6 +88,15 @@ def test_failures_that_cannot_be(failure: str, says: str) -> None:
     result = call("bound", PRESET, "--fail", failure)
     assert result.exit_code == 2
     assert says in result.stderr
+
+
+def test_a_run_that_cannot_be_is_refused_before_anything_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a cache that is empty that takes half a minute."""
+    warmed: list[object] = []
+    monkeypatch.setattr("optcc.runtime.compiled.choice.warm", warmed.append)
+    for options in (["--fail", "server3"], ["--size", "many"], ["--cut", "server1/nic0@no"]):
+        assert call("run", PRESET, *options).exit_code == 2
+    assert not warmed
 
 
 def test_what_is_fault_free_is_said_only_where_failures_are_told() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from click.testing import CliRunner, Result
 import optcc
 from optcc.cli import main
 from optcc.errors import InputError, VerifyError
-from optcc.export import chakra, goal, mscclpp, mscclpp_file, mscclpp_run
+from optcc.export import chakra, goal, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.formats import write
 from optcc.plans.files import save_plan
 from optcc.plans.plan import Plan
@@ -87,6 +88,59 @@ def test_fields_that_the_executor_needs_not_have_its_defaults() -> None:
     assert given.max_bytes == 2**32 - 32  # what offsets of 32 bits reach, in whole chunks of 16 bytes
     with pytest.raises(InputError, match="bytes of a buffer"):  # a size that is promised, and that they do not reach
         mscclpp_file.check_limits(mscclpp_file.load(json.dumps(sample(*EXCHANGE, max_message_size=2**33))))
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"num_threads_per_block": 1}, "num_threads_per_block"),  # one thread waits on one channel of two
+        ({"num_threads_per_block": 33}, "a multiple of 32"),
+        ({"max_message_size": 31}, "a multiple of 32 bytes"),  # two chunks of 16 bytes
+        ({"min_message_size": 65, "max_message_size": 95}, "a multiple of 32 bytes"),
+    ],
+)
+def test_threads_and_sizes_with_which_nothing_can_run(more: dict[str, int], says: str) -> None:
+    with pytest.raises(InputError, match=says):
+        mscclpp_file.load(json.dumps(sample(*EXCHANGE, **more)))
+
+
+@pytest.mark.parametrize("size", [64, 96])
+def test_a_size_that_is_reached_exactly_can_be_sent(size: int) -> None:
+    assert run_plus(sample(*EXCHANGE, min_message_size=size, max_message_size=size, num_threads_per_block=32))
+
+
+def msccl_text() -> str:
+    return msccl_file.dump(msccl.export(plan()).program)
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"), [("outofplace", "1"), ("minBytes", "-1"), ("maxBytes", "0"), ("minBytes", str(2**60))]
+)
+def test_buffers_and_sizes_that_msccl_has_not(attribute: str, value: str) -> None:
+    """Sums are on the input, so out of place the output would have none; and some size must be in the range."""
+    text = msccl_text()
+    changed = re.sub(f'{attribute}="[^"]*"', f'{attribute}="{value}"', text, count=1)
+    assert changed != text
+    with pytest.raises(InputError, match=attribute):
+        msccl_file.load(changed)
+
+
+@pytest.mark.parametrize("end", ["send", "recv"])
+def test_a_connection_of_msccl_has_another_end(end: str) -> None:
+    """A threadblock that does nothing, to a peer that has none for it."""
+    text, none = msccl_text(), {"send": "-1", "recv": "-1", end: "1"}
+    first = text.index("  </gpu>")
+    block = f'    <tb id="{text[:first].count("<tb ")}" send="{none["send"]}" recv="{none["recv"]}" chan="31"/>\n'
+    extra = re.sub(r'nchannels="[0-9]+"', 'nchannels="32"', text[:first] + block + text[first:])
+    with pytest.raises(VerifyError, match="at the other end of channel 31"):
+        msccl_run.run(msccl_file.load(extra))
+
+
+@pytest.mark.parametrize("peers", [[1, 1], [1, 0], [1, 2]])
+def test_a_channel_has_another_end(peers: list[int]) -> None:
+    """The executor waits for it before anything runs: one too many, one to itself, one to a rank that is not there."""
+    with pytest.raises(VerifyError, match="channel"):
+        run_plus(bent(sample(*EXCHANGE), ("gpus", 0, "channels", 0, "connected_to"), peers))
 
 
 def halves(op: dict[str, Any], which: int, of: int) -> dict[str, Any]:

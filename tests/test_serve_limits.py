@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import http.client
+import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import closing
 from types import SimpleNamespace
 from typing import Any
 
@@ -45,12 +48,49 @@ def test_a_body_that_does_not_come(tight: Service) -> None:
     sock.close()
 
 
-@pytest.mark.parametrize("sent", [b"", b"GET /v1/health HTT", b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nA: "])
+HALF_HEADERS = [b"GET /v1/health HTT", b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\nA: ", b"GET /v1/health\r\n"]
+HALF_BODY = b"POST /v1/plan HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+
+
+def answered(sock: socket.socket) -> Reply:
+    """What comes until the connection is closed; a timeout of the socket raises."""
+    with sock, closing(http.client.HTTPResponse(sock)) as reply:
+        reply.begin()
+        found = Reply(reply.status, {name.lower(): value for name, value in reply.getheaders()}, reply.read())
+        assert sock.recv(1) == b""
+        return found
+
+
+def test_a_request_that_does_not_begin(tight: Service) -> None:
+    with tight.raw() as sock:
+        assert sock.recv(4096) == b""  # closed; a timeout of the socket would raise
+
+
+@pytest.mark.parametrize("sent", HALF_HEADERS)
 def test_a_header_that_does_not_come(tight: Service, sent: bytes) -> None:
     sock = tight.raw()
     sock.sendall(sent)
-    assert sock.recv(4096) == b""  # closed; a timeout of the socket would raise
-    sock.close()
+    told(answered(sock), 408, "SlowError")
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        *HALF_HEADERS,
+        HALF_BODY + b"Content-Length: 9\r\n\r\n{}",
+        HALF_BODY + b"Transfer-Encoding: chunked\r\n\r\n2\r\n{}",
+    ],
+)
+def test_a_request_whose_sender_ends_in_its_middle(tight: Service, sent: bytes) -> None:
+    sock = tight.raw()
+    sock.sendall(sent)
+    sock.shutdown(socket.SHUT_WR)
+    told(answered(sock), 400, "RequestError")
+
+
+@pytest.mark.parametrize("path", ["/v1/health/", "//v1/health", "/v1/plan/"])
+def test_paths_that_are_nearly_right(tight: Service, path: str) -> None:
+    told(tight.ask("GET", path), 404, "RouteError")
 
 
 def test_a_header_without_end(tight: Service) -> None:

@@ -109,6 +109,8 @@ def test_bad_grids(tmp_path: Path, text: str, fragments: list[str]) -> None:
         (["--monte-carlo", "9", "--mttf", "1h"], ["expected --repair-time.", "--repair-time 24h"]),
         (["--algorithm", "magic"], ["--algorithm", "unknown algorithm"]),
         (["--fail", "nic0"], ["--fail", "not a NIC"]),
+        (["--fail", "server1"], ["--fail", "takes no part", "server1=37%"]),
+        (["--fail", "server1=0"], ["--fail", "takes no part", "server1=37%"]),
         (["--jobs", "2", "--dask", "tcp://127.0.0.1:1"], ["--jobs, --dask"]),
         (["--dask", "nonsense"], ["--dask", "tcp://host:8786"]),
         (["--histogram", "h.svg"], ["--histogram", "monte_carlo"]),

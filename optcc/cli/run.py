@@ -135,7 +135,6 @@ def run(
         per_chunk=per_chunk, nics=kept("nics"), hosts=kept("hosts"), **faults,
     )  # fmt: skip
     membership = membership_of(rendezvous, rank, world, taken, interface, lambda: source_term(source) | given)
-    warm(taken)
     place = (transport, device, membership, interface, chunk_path)
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
@@ -143,6 +142,7 @@ def run(
     choose = RuntimeChoice(alpha, per_chunk, transport, taken.name, rate)
     made, costs = _plan(source, servers, fail, nic_rate, ranks, size, segments, choose)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
+    warm(taken)  # once all that was asked for can be done: it may take half a minute
     if strikes:
         check_together(strikes)
         if timeline is not None:

@@ -38,7 +38,11 @@ def parts_of(text: str, option: str = "--fail") -> tuple[tuple[str, Fraction], .
     For one pattern and several clusters; `fits` says whom a part means. Raises InputError as `parse_fail` does.
     """
     pattern, given, left = text.partition("=")
-    if "/" in pattern or not pattern or not given:
+    if "/" not in pattern and not (pattern and given):
+        expected = "SERVER/NIC, SERVER/NIC=FRACTION_LEFT or SERVER=FRACTION_LEFT, such as server1=37%"
+        hint = "A server without a NIC takes no part in an AllReduce."
+        raise InputError("not a NIC", where=option, expected=expected, got=text[:300], hint=hint)
+    if "/" in pattern:
         pattern, fraction = parse_fail(text, option)
     else:
         fraction = parse_fraction(left, f"{option} {pattern[:300]}")
@@ -59,7 +63,7 @@ def _refuse_whole(text: str, where: str) -> NoReturn:
     raise InputError(
         "a server without a NIC takes no part in an AllReduce",
         where=where,
-        expected="SERVER=LEFT with more than 0 left",
+        expected="SERVER=LEFT with more than 0 left, such as server1=37%",
         got=text[:300],
         hint="Leave the server out of the topology, or name the NICs that failed.",
     )

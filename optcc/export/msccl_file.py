@@ -107,11 +107,11 @@ def load(text: str, where: str = "MSCCL algorithm") -> MscclProgram:
             demand(known is not None, f"no <{element.tag}>, which is not read here")
             others = {str(name) for name in element.attrib} - (known or set())
             demand(not others, f"no attribute {min(others, default='')} of <{element.tag}>, which is not read here")
-        expected = {"coll": "allreduce", "inplace": "1", "proto": "Simple"}
+        expected = {"coll": "allreduce", "inplace": "1", "outofplace": "0", "proto": "Simple"}
         for name, value in expected.items():
             demand(_get(algo, name) == value, f'{name}="{value}"')
-        for name in ("outofplace", "minBytes", "maxBytes"):  # parsers refuse a file without them
-            _number(algo, name)
+        sizes = 0 <= _number(algo, "minBytes") < _number(algo, "maxBytes")  # parsers refuse a file without them
+        demand(sizes, "minBytes from 0 on, below maxBytes")
         gpus = list(algo.iterchildren("gpu"))
         demand([_number(gpu, "id") for gpu in gpus] == list(range(len(gpus))), "GPUs 0, 1, ... in order")
         demand(_number(algo, "ngpus") == len(gpus) > 0, "as many GPUs as ngpus says")

@@ -76,6 +76,10 @@ def _check(program: MscclProgram) -> None:
                         raise VerifyError(f"step {s} of {place} is a nop that the parser refuses or miscounts")
                 if step.type != "nop" and step.cnt < 1:
                     raise VerifyError(f"step {s} of {place} has no chunks")
+    for sends, (src, dst, chan) in ends:
+        if (not sends, (src, dst, chan)) not in ends:  # the set-up waits for it before anything runs
+            missing = "receives" if sends else "sends"
+            raise VerifyError(f"nothing {missing} at the other end of channel {chan} from GPU {src} to GPU {dst}")
 
 
 class _MscclMachine:

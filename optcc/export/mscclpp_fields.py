@@ -13,6 +13,8 @@ from optcc.values.json_records import OMITTED, Least
 from optcc.values.json_types import Natural, Whole
 
 ALIGNMENT = 16  # bytes; a chunk is a multiple of it
+WARP = 32
+"""Threads that a GPU runs as one: a block has whole warps, and so a thread for each channel of an operation."""
 ANY_SIZE = 2**64 - 1
 """Bytes of the largest message, where a plan names none."""
 
@@ -121,7 +123,7 @@ class PlanFile(ClosedRecord):
     inplace: bool
     gpus: Annotated[tuple[FileGpu, ...], Least(1)]
     reuse_resources: Annotated[bool, OMITTED] = False
-    num_threads_per_block: Annotated[int, Whole(1, 1024), OMITTED] = 1024
+    num_threads_per_block: Annotated[int, Whole(WARP, 1024), OMITTED] = 1024
     use_double_scratch_buffer: Annotated[bool, OMITTED] = False
     buffer_alignment: Annotated[int, Whole(ALIGNMENT, ALIGNMENT), OMITTED] = ALIGNMENT
     min_message_size: Annotated[int, Whole(0, ANY_SIZE), OMITTED] = 0

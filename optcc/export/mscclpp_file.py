@@ -15,7 +15,7 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.export.limits import demand, refuse_above
-from optcc.export.mscclpp_fields import ALIGNMENT, ANY_SIZE, FileGpu, FileOp, FileSpan, GroupPart, PlanFile
+from optcc.export.mscclpp_fields import ALIGNMENT, ANY_SIZE, WARP, FileGpu, FileOp, FileSpan, GroupPart, PlanFile
 from optcc.values.canonical_json import parse
 from optcc.values.json_records import read_json
 from optcc.values.json_types import FieldError
@@ -168,16 +168,17 @@ def load(text: str, where: str = "MSCCL++ plan") -> MscclppProgram:
         file: PlanFile = read_json(PlanFile, parse(text))
         demand(file.inplace, "an allreduce in place")
         demand(not file.reuse_resources and not file.use_double_scratch_buffer, "scratch of its own, once")
+        demand(file.num_threads_per_block % WARP == 0, f"num_threads_per_block: a multiple of {WARP}")
         demand([gpu.id for gpu in file.gpus] == list(range(len(file.gpus))), "GPUs 0, 1, ... in order")
         sizes = {op.tbg_info.tbg_size for gpu in file.gpus for block in gpu.threadblocks for op in block.ops}
         demand(max(sizes, default=1) <= MAX_THREADBLOCKS, f"groups of at most {MAX_THREADBLOCKS} threadblocks")
         gpus = tuple(_gpu(gpu, lcm(*sizes)) for gpu in file.gpus)
         demand(len({gpu.chunks for gpu in gpus}) == 1, "equally many chunks")
-        most = file.max_message_size
+        most, unit = file.max_message_size, ALIGNMENT * gpus[0].chunks
         if most == ANY_SIZE:  # as the executor takes it where none is given: what its offsets reach
-            unit = ALIGNMENT * gpus[0].chunks
             most = MAX_BYTES * gpus[0].chunks // max(max(gpu.chunks, gpu.scratch) for gpu in gpus) // unit * unit
-        demand(file.min_message_size <= most, "a min_message_size that can be sent")
+        least = max(-(-file.min_message_size // unit), 1) * unit
+        demand(least <= most, f"a multiple of {unit} bytes from min_message_size to max_message_size")
         return MscclppProgram(file.name, gpus, most)
     except ValueError as error:
         place, expected, got = "", "an execution plan for MSCCL++", str(error)[:200]

@@ -168,8 +168,7 @@ class _MscclppMachine:
         clock = self.lead[i].copy()
         if lane[1] == "port":
             clock[self.proxy[lane]] = self.sent[lane]
-        if lane in self.joined:
-            self.signals[self.joined[lane]].append(clock)
+        self.signals[self.joined[lane]].append(clock)
 
     def _data(self, i: int, op: MscclppOp) -> None:
         r, t = self.blocks[i]
@@ -230,10 +229,15 @@ def _pair(
     for r, gpu in enumerate(gpus):
         for kind, peers in gpu.channels.items():
             for c, peer in enumerate(peers):
+                if peer == r or peer >= len(gpus):
+                    raise VerifyError(f"{kind} channel {c} of rank {r} leads to rank {peer}")
                 ends.setdefault((r, peer, kind), []).append(c)
                 signals[r, kind, c] = deque()
     joined = {}
     for (r, peer, kind), mine in ends.items():
-        for c, other in zip(mine, ends.get((peer, r, kind), ()), strict=False):
+        others = ends.get((peer, r, kind), [])
+        if len(others) != len(mine):  # the executor waits for the other end before it launches anything
+            raise VerifyError(f"rank {r} has {len(mine)} {kind} channels to rank {peer}, which has {len(others)} back")
+        for c, other in zip(mine, others, strict=True):
             joined[r, kind, c] = (peer, kind, other)
     return joined, signals

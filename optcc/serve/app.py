@@ -152,11 +152,13 @@ def application(settings: ServeSettings, dropped: Callable[[], int]) -> Starlett
         finally:
             service.close()
 
-    return Starlette(
+    app = Starlette(
         routes=[Route(each.path, _route(service, each), methods=[each.method]) for each in known],
         exception_handlers={HTTPException: partial(_http_error, known)},
         lifespan=lifespan,
     )
+    app.router.redirect_slashes = False  # what has no route is told so, with a body, as everything is
+    return app
 
 
 def _route(service: PlanningService, endpoint: HttpRoute) -> Callable[[Request], Awaitable[Response]]:

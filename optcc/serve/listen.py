@@ -138,24 +138,34 @@ class _Impatient(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:
         """Answer what is no request of HTTP as every error is answered, where nothing has been answered yet."""
-        error, why = ErrorBody("RequestError", "not HTTP", "request", "a request of HTTP/1.1", msg), sys.exception()
-        if isinstance(why, h11.RemoteProtocolError):
-            error = ErrorBody(error.type, error.what, error.where, error.expected, str(why)[:200])
+        why = sys.exception()
+        got = str(why)[:200] if isinstance(why, h11.RemoteProtocolError) else msg
+        self._answer(400, "Bad Request", ErrorBody("RequestError", "not HTTP", "request", "a request of HTTP/1.1", got))
+
+    def _answer(self, status: int, reason: str, error: ErrorBody) -> None:
+        """Answer a request that does not come to the application, or not whole, and close."""
         if self.conn.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
             self.transport.abort()
             return
         headers, body = whole(error, close=True)
         if self.cycle is not None and not self.cycle.response_complete:
-            self.cycle.scope["state"][ANSWERED] = 400  # its log line comes from where it was taken in
+            self.cycle.scope["state"][ANSWERED] = status  # its log line comes from where it was taken in
         else:
             peer = self.client[0] if self.client else None
-            self.log(log_line(method=None, path=None, status=400, ms=0, bytes=len(body), peer=peer))
+            self.log(log_line(method=None, path=None, status=status, ms=0, bytes=len(body), peer=peer))
         for event in (
-            h11.Response(status_code=400, headers=headers, reason=b"Bad Request"), h11.Data(data=body),
-            h11.EndOfMessage(),
+            h11.Response(status_code=status, headers=headers, reason=reason), h11.Data(data=body), h11.EndOfMessage(),
         ):  # fmt: skip
             self.transport.write(self.conn.send(event))
         self.transport.close()
+
+    def eof_received(self) -> None:
+        """Nothing more comes: of a request that is not whole its sender is told so. The connection is closed then."""
+        try:
+            self.conn.receive_data(b"")
+            self.conn.next_event()
+        except h11.RemoteProtocolError as error:
+            self.send_400_response(str(error))
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -180,6 +190,11 @@ class _Impatient(H11Protocol):
             self.transport.abort()
             return
         if self.cycle is None or self.cycle.response_complete:
+            if self.conn.trailing_data[0]:  # some of a header
+                limit = f"all of it within {self.settings.read_s:.3g} s"
+                self._answer(
+                    408, "Request Timeout", ErrorBody("SlowError", "the request did not come", "header", limit)
+                )
             self.transport.close()
         self._expect_header()
 
