@@ -45,7 +45,18 @@ def compiled() -> None:
 PLAYED_NICS = 12
 PLAYED_FILES = frozenset(
     f"test_{name}.py"
-    for name in ("chains", "contract", "failover", "losing", "moments", "polling", "rates", "waiting", "wires")
+    for name in (
+        "chains",
+        "contract",
+        "failover",
+        "losing",
+        "moments",
+        "polling",
+        "rates",
+        "renewing",
+        "waiting",
+        "wires",
+    )
 )
 """Files whose tests have been shown to run over played NICs on any machine. The others need the lab, or real NICs."""
 NOT_PLAYED = {
