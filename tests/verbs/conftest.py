@@ -47,6 +47,7 @@ PLAYED_FILES = frozenset(
     f"test_{name}.py"
     for name in (
         "chains",
+        "communicator",
         "contract",
         "failover",
         "losing",
@@ -93,6 +94,14 @@ def _play(library: Path) -> dict[str, str]:
     fabric = PlayedFabric.make(parent / "fabric", hosts=1, nics=PLAYED_NICS, roce=True, name="rxe")
     paths = (str(library), os.environ.get("LD_LIBRARY_PATH", ""))
     return fabric.env(0) | {"OPTCC_LAB": "played", "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long in the lab takes long over played NICs, too."""
+    for item in items if _LIBRARY else ():
+        if item.get_closest_marker("whole"):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(tryfirst=True)
