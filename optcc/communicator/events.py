@@ -1,8 +1,8 @@
 """What a communicator has seen happen: kept, logged, and told to whoever asked.
 
 Kinds: "nic down", "nic up", "lost" (a wire), "fenced" (this end of it), "moved" (a flow, to another wire). Also
-"waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without the NICs in `text`),
-"late" (a rank that mostly comes last to calls, in `text`).
+"waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without the NICs in `text`).
+And "late" (a rank that mostly comes last to calls, in `text`).
 """
 
 from __future__ import annotations

@@ -33,7 +33,9 @@ class VerbsFlows(FlowTable):
             record["slots"] = wires._base + wires._layout.slots[number]
             record["payloads"] = record["slots"] + HEADER_BYTES
             return True
-        bases = [wires._ends[wire].remote[0] for wire in self._specs[number].wires if wire in wires._ends]
+        ends = (wires._ends.get(wire) for wire in self._specs[number].wires)
+        # One that is made anew knows nothing of the far end's memory before it is connected.
+        bases = [end.remote[0] for end in ends if end is not None and end.remote[0]]
         record["slots"] = bases[0] + wires._far[number].slots[number] if bases else 0
         return bool(bases)
 

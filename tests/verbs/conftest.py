@@ -57,6 +57,7 @@ PLAYED_FILES = frozenset(
         "moments",
         "polling",
         "rates",
+        "renewing",
         "waiting",
         "wires",
     )
@@ -97,6 +98,14 @@ def _play(library: Path) -> dict[str, str]:
     fabric = PlayedFabric.make(parent / "fabric", hosts=1, nics=PLAYED_NICS, roce=True, name="rxe")
     paths = (str(library), os.environ.get("LD_LIBRARY_PATH", ""))
     return fabric.env(0) | {"OPTCC_LAB": "played", "LD_LIBRARY_PATH": ":".join(filter(None, paths))}
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long in the lab takes long over played NICs, too."""
+    for item in items if _LIBRARY else ():
+        if item.get_closest_marker("whole"):
+            item.add_marker(pytest.mark.long)
 
 
 @pytest.hookimpl(tryfirst=True)

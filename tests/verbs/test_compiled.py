@@ -67,7 +67,7 @@ def test_a_run_as_people_type_it(network: ModuleType, tmp_path: Path) -> None:
 
 
 def test_calls_of_a_communicator_survive_a_nic(network: ModuleType) -> None:
-    said = ranks(network, ONE_BY_ONE)
+    said = ranks(network, ONE_BY_ONE, 3, kept=True)
     assert {"struck", "nic down", "moved", "renewed"} <= set(said[1].split(","))
 
 

@@ -48,7 +48,7 @@ def main(rank: int, world: int, port: int) -> None:
             for s in range(world)
         )
     )
-    ours = optcc.pytorch.Options(cluster=cluster, transport="verbs")
+    ours = optcc.pytorch.Options(cluster=cluster, transport="verbs", reproducible=True)
     said: dict[str, object] = {}
     store = dist.TCPStore("127.0.0.1", port, world, rank == 0)
     for name in ("gloo", "whole", "cut"):
