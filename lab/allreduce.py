@@ -15,7 +15,6 @@ import socket
 import sys
 import time
 import traceback
-import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
