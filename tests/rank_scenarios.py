@@ -228,7 +228,9 @@ def child(work: Callable[[], object]) -> None:
         signal.alarm(HANGS_S // 2)
         work()
         os._exit(0)
-    os.waitpid(pid, 0)
+    status = os.waitpid(pid, 0)[1]
+    if status:
+        say(child_ended=status)
 
 
 def _every_use(comm: Any) -> None:
