@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import json
 import multiprocessing
@@ -22,6 +23,9 @@ from optcc.runtime.wires import local_meeting
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LARGE, SMALL = 1_000_000, 10
+
+HANGS_S = 60
+"""For what takes a second once all is compiled; then it hangs, which a test is to tell by what has not been said."""
 
 
 def say(**what: Any) -> None:
@@ -221,9 +225,12 @@ def child(work: Callable[[], object]) -> None:
     """In a process that is forked from this one; waits for it."""
     pid = os.fork()
     if pid == 0:
+        signal.alarm(HANGS_S // 2)
         work()
         os._exit(0)
-    os.waitpid(pid, 0)
+    status = os.waitpid(pid, 0)[1]
+    if status:
+        say(child_ended=status)
 
 
 def _every_use(comm: Any) -> None:
@@ -250,6 +257,7 @@ def forked(what: str) -> None:
     comm = optcc.Communicator("uniform:servers=3,nics=2,rate=100Gb/s")
     arrays = comm.empty(LARGE, "float32")
     comm.all_reduce(arrays)
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
     if what == "use":
         child(lambda: _every_use(comm))
     if what == "close":
@@ -259,10 +267,7 @@ def forked(what: str) -> None:
     if what == "abort":
         child(lambda: comm.abort("in a child"))
     if what == "exit":
-        pid = os.fork()
-        if pid == 0:
-            sys.exit()  # with all that Python does at the end of a process
-        os.waitpid(pid, 0)
+        child(sys.exit)  # with all that Python does at the end of a process
     if what == "pool":
         context = multiprocessing.get_context("fork")
         with context.Pool(2) as pool:
@@ -289,6 +294,7 @@ def outlived(mourned: str) -> None:
     comm = optcc.Communicator()
     comm.all_reduce(ones())
     comm.barrier()
+    faulthandler.dump_traceback_later(HANGS_S, exit=True)
     if int(mourned) == RANK:
         if os.fork() == 0:
             os.close(1)

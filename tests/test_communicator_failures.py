@@ -14,11 +14,12 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.communicator import interface
+from optcc.communicator import interface, prepared
 from optcc.errors import InputError
 from optcc.runtime.errors import RankFailedError
 from optcc.runtime.messages import Note, Renew
 from tests.communicators import Ranks
+from tests.control_star import eventually
 from tests.free_port import free_port
 from tests.test_architecture import ROOT
 
@@ -206,6 +207,47 @@ def test_calls_that_differ_are_told_on_all_ranks() -> None:
         error = failed(ranks.each(lambda comm: comm.all_reduce(np.zeros(10 + (comm.rank == 2)))))
         calls = "rank 2: all_reduce(float64, 11, sum); rank 0: all_reduce(float64, 10, sum)"
         assert str(error) == f"rank 2 failed: called something else than the others: {calls}"
+
+
+def test_a_rank_that_plans_has_told_its_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rank 0 plans until the others have been told what two of the three have called."""
+    told, plan = threading.Event(), prepared.candidates
+    monkeypatch.setattr(prepared, "candidates", lambda *given: told.wait(60) and plan(*given))
+
+    def call(comm: optcc.Communicator) -> None:
+        try:
+            comm.barrier() if comm.rank == 1 else comm.all_reduce(np.zeros(LONG))
+        finally:
+            if comm.rank:
+                told.set()
+
+    with Ranks(3) as ranks:
+        error = failed(ranks.each(call))
+    calls = "rank 1: barrier(); rank 0: all_reduce(float64, 1048576, sum)"
+    assert str(error) == f"rank 1 failed: called something else than the others: {calls}"
+
+
+@pytest.mark.parametrize("comes", [True, False])
+def test_whose_call_decides_between_two_others_is_awaited(comes: bool) -> None:
+    """Rank 2 comes late: its call says that rank 0 is the odd one. It comes too late: the two calls are told."""
+    with Ranks(3, timeout_s=300 if comes else 4) as ranks:
+        ranks.good(lambda comm: comm.barrier())
+        hub, over = ranks.comms[0]._member.overseer, threading.Event()
+        assert hub
+
+        def call(comm: optcc.Communicator) -> None:
+            if comm.rank == 2:
+                assert eventually(lambda: bool(hub._differ), 60)
+                over.wait(0.5 if comes else 60)
+            try:
+                comm.barrier() if comm.rank == 0 else comm.all_reduce(np.zeros(10))
+            finally:
+                over.set()
+
+        error = failed(ranks.each(call))
+    calls = ["rank 0: barrier()", "rank 1: all_reduce(float64, 10, sum)"]
+    calls = calls if comes else calls[::-1]
+    assert str(error) == f"rank {1 - comes} failed: called something else than the others: {'; '.join(calls)}"
 
 
 def test_a_rank_that_does_not_come_has_failed() -> None:

@@ -78,7 +78,14 @@ def run(where: Path, given: list[list[str]]) -> tuple[list[int], list[str]]:
     return [process.returncode for process in started], said
 
 
-PLAN = ["plan", "uniform:servers=3,nics=1,rate=1Gb/s", "--size", "1MiB", "-o"]
+@pytest.fixture(scope="module")
+def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two plans of one cluster, a.json and b.json."""
+    where = tmp_path_factory.mktemp("plans")
+    for name, more in [("a.json", []), ("b.json", ["--segments", "3"])]:
+        plan = "plan", "uniform:servers=3,nics=1,rate=1Gb/s", "--size", "1MiB"
+        assert optcc(*plan, "-o", name, *more, where=where).wait(120) == 0
+    return where
 
 
 @pytest.mark.parametrize(
@@ -92,20 +99,15 @@ PLAN = ["plan", "uniform:servers=3,nics=1,rate=1Gb/s", "--size", "1MiB", "-o"]
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("odd", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_rank_with_something_else_is_refused_on_all(tmp_path: Path, given: list[str], words: str, odd: int) -> None:
-    for name, more in [("a.json", []), ("b.json", ["--segments", "3"])]:
-        if name in ("a.json", *given):
-            assert optcc(*PLAN, name, *more, where=tmp_path).wait(120) == 0
-    statuses, said = run(tmp_path, [given if rank == odd else ["a.json"] for rank in range(3)])
+def test_a_rank_with_something_else_is_refused_on_all(plans: Path, given: list[str], words: str, odd: int) -> None:
+    statuses, said = run(plans, [given if rank == odd else ["a.json"] for rank in range(3)])
     assert statuses == [2, 2, 2], said
     last = {err.splitlines()[-1] for err in said}
     assert len(last) == 1, said
     assert last.pop().startswith(f"optcc: {words.format(odd=odd)}")
 
 
-def test_rank_0_tells_the_others_that_its_own_plan_cannot_be(tmp_path: Path) -> None:
-    made = optcc(*PLAN, "a.json", where=tmp_path)
-    assert made.wait(120) == 0
-    statuses, said = run(tmp_path, [["missing.json"], ["a.json"], ["a.json"]])
+def test_rank_0_tells_the_others_that_its_own_plan_cannot_be(plans: Path) -> None:
+    statuses, said = run(plans, [["missing.json"], ["a.json"], ["a.json"]])
     assert statuses == [2, 2, 2], said
     assert all("missing.json: cannot be read" in err.splitlines()[-1] for err in said), said

@@ -8,6 +8,7 @@ import math
 import os
 import select
 import socket
+import threading
 import time
 from collections import deque
 from collections.abc import Callable
@@ -99,6 +100,7 @@ class Control:
         """So many Renew are still to come; such a rank may begin no other operation before."""
         self.regrouped: Regroup | None = None
         self._connection = connection
+        self._sending = threading.Lock()  # a rank's second thread tells, too
         self._commands: deque[Command] = deque()
         self._turn = 0
         self._shared: dict[int, list[Json]] = {}
@@ -159,7 +161,8 @@ class Control:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._connection.close()
+        with self._sending:
+            self._connection.close()
 
     def fileno(self) -> int:
         """The descriptor to wait for; when it can be read, `check` or `poll_command` is due."""
@@ -272,7 +275,8 @@ class Control:
         if len(data) > FRAME_LIMIT:
             raise TransportError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
         try:
-            self._connection.send_bytes(self._ours.seal(data))
+            with self._sending:
+                self._connection.send_bytes(self._ours.seal(data))
         except OSError as error:
             raise HubLostError(f"lost the hub: {error}") from error
 

@@ -90,13 +90,11 @@ class Links:
         sign: int,
         *,
         within_s: float,
-        asks: tuple[float, Callable[[], None]],
         linger: bool = True,
         parts: Any = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
-        asks : after so many seconds that is called, once
         linger : False: nobody writes to what is sent afterwards, so there is no need to wait until all has landed
         parts : as of `Engine`
         """
@@ -107,7 +105,7 @@ class Links:
         engine = self._engine_of(program, buffer, op, flows, time.monotonic, HOST, linger, parts)
         if linger:
             self._wires.register(HOST.bytes_of(buffer if parts is None else parts))
-        engine.run(_Deadline(within_s, engine, flows, self._injector(flows), asks))
+        engine.run(_Deadline(within_s, engine, flows, self._injector(flows)))
 
     def poll(self, until: float) -> None:
         """Between operations: one wait, no longer than `until`, and what peers ask."""
@@ -136,28 +134,16 @@ class Links:
 
 
 class _Deadline:
-    """Ends an operation that takes too long, asks before that, and has a injector look on, if there is one."""
+    """Ends an operation that takes too long, and has an injector look on, if there is one."""
 
-    def __init__(
-        self,
-        within_s: float,
-        engine: Engine,
-        flows: FlowTransport,
-        injector: FaultInjector | None,
-        asks: tuple[float, Callable[[], None]],
-    ) -> None:
+    def __init__(self, within_s: float, engine: Engine, flows: FlowTransport, injector: FaultInjector | None) -> None:
         self._within_s, self._engine, self._flows, self._injector = within_s, engine, flows, injector
-        (ask_s, self._ask), now = asks, time.monotonic()
-        self._ask_at, self._end = now + ask_s, now + within_s
+        self._end = time.monotonic() + within_s
 
     def look(self, done: float) -> None:
         if self._injector:
             self._injector.look(done)
-        now = time.monotonic()
-        if now > self._ask_at:
-            self._ask_at = math.inf
-            self._ask()
-        if now > self._end:
+        if time.monotonic() > self._end:
             self._flows.give_up()  # a lost NIC explains more than what it makes late
             why = f"not done within {self._within_s:.3g} s: {self._engine.waiting_for()}"
             raise PeerLateError(self._engine.awaited, why)
@@ -166,5 +152,4 @@ class _Deadline:
         return self._injector.due() if self._injector else math.inf
 
     def wake(self) -> float:
-        at = min(self._ask_at, self._end)
-        return min(at, self._injector.wake()) if self._injector else at
+        return min(self._end, self._injector.wake()) if self._injector else self._end

@@ -1,8 +1,9 @@
 """One rank of a communicator: its connections to the other ranks, and schedules run over them on a caller's buffer.
 
 Operations run in the thread that calls them. Between them a thread polls at intervals: peers may still have to ask what
-has landed, and the overseer whether this rank may change its plan. No two ranks need begin an operation at the same
-time; a peer that is ahead waits, for `timeout_s` at most, and asks before that whether the others call the same.
+has landed, and the overseer whether this rank may change its plan. During one that takes long, it tells the hub what
+has been called. No two ranks need begin an operation at the same time; a peer that is ahead waits, for `timeout_s` at
+most.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ JOIN_S = 120.0
 """For all ranks to be started and to come, or as long as an operation may take, if that is longer."""
 
 ASK_S = 0.1
-"""A wait that is longer has all ranks tell the hub what they have called: it may be that this waits for nothing. What
-is slow for another reason costs a message for each rank and operation."""
+"""An operation that takes longer has all ranks tell the hub what they have called: it may be that it waits for nothing.
+What is slow for another reason costs a message for each rank and operation."""
 
 CALLS = 4096
 """So many calls are remembered, for ranks that ask later: more than a rank may be ahead of another."""
@@ -201,9 +202,8 @@ class Member:
 
     def run(self, name: str, program: Program, buffer: Any, op: Op, *, linger: bool = True, parts: Any = None) -> None:
         """The collective itself, as `Links.run`; within a turn."""
-        asks = ASK_S, lambda: self._answer(self.operation)
         sign = zlib.crc32(self._called[self.operation].encode()) % SIGNS
-        self._links.run(name, program, buffer, op, sign, within_s=self.timeout_s, asks=asks, linger=linger, parts=parts)
+        self._links.run(name, program, buffer, op, sign, within_s=self.timeout_s, linger=linger, parts=parts)
         self._tell_notes()
 
     def strike(self, strike: Strike) -> None:
@@ -253,17 +253,12 @@ class Member:
 
     def _until(self, done: Callable[[], bool], what: str, within_s: float | None = None) -> None:
         within_s = self.timeout_s if within_s is None else within_s
-        start = time.monotonic()
-        end, ask_at = start + within_s, start + ASK_S
+        end = time.monotonic() + within_s
         while not done():
-            now = time.monotonic()
-            if now > end:
+            if time.monotonic() > end:
                 raise PeerLateError(None, f"{what} has not come within {within_s:.3g} s")
-            if now > ask_at:
-                ask_at = math.inf
-                self._answer(self.operation)
             try:
-                self._look(min(end, ask_at))
+                self._look(end)
             except RankFailedError as error:
                 if not done():
                     raise
@@ -286,7 +281,8 @@ class Member:
                 self._control.halts -= 1  # the next Halt may have come before this was read
 
     def _tend(self) -> None:
-        """Between operations."""
+        """Between operations; and what is due during one that takes long, be it planned or run."""
+        seen, ask_at = 0, math.inf
         while not self._stop.wait(TICK_S):
             if self._lock.acquire(blocking=False):
                 try:
@@ -296,6 +292,12 @@ class Member:
                             self._tell_notes()
                 finally:
                     self._lock.release()
+            elif self.operation != seen:
+                seen, ask_at = self.operation, time.monotonic() + ASK_S
+            elif time.monotonic() > ask_at:
+                ask_at = math.inf
+                with contextlib.suppress(HubLostError):  # the operation finds out by itself
+                    self._answer(seen)
 
     # --- what goes wrong ---------------------------------------------------------------------------------------------
 

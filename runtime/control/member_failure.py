@@ -30,22 +30,12 @@ def verdict(error: Exception, control: Control, links: Links, within_s: float) -
         return error
     try:
         if not isinstance(error, HubLostError):
+            if isinstance(error, CallsDifferError):  # the hub says who, once enough ranks have told what they called
+                _listen(control, within_s)
+            late = isinstance(error, PeerLateError | CallsDifferError)  # also for rank 0, but for what judging takes
             _accuse(error, control)
+            _listen(control, JUDGING_S + (0 if late else within_s), links if isinstance(error, PeerLostError) else None)
             cause = f"its process does not answer: it has not said who failed, within {within_s:.3g} s"
-            late = isinstance(error, PeerLateError)  # the time is over for rank 0, too, but for what judging takes
-            serve, end = isinstance(error, PeerLostError), time.monotonic() + JUDGING_S + (0 if late else within_s)
-            while time.monotonic() < end:
-                try:
-                    if serve and links.up:
-                        links.poll(end)
-                    elif select.select([control], [], [], end - time.monotonic())[0]:
-                        control.check()
-                except PeerLostError:
-                    pass  # one is enough
-                except (RankFailedError, HubLostError):
-                    raise
-                except Exception:  # these flows are of no use any more
-                    serve = False
             return RankFailedError(0, cause)
     except RankFailedError as said:
         return said
@@ -60,11 +50,28 @@ def verdict(error: Exception, control: Control, links: Links, within_s: float) -
     return RankFailedError(0, HUB_GONE if control.rank else f"its own control channel has ended: {error}")
 
 
+def _listen(control: Control, within_s: float, links: Links | None = None) -> None:
+    """Hear what the hub says, and serve the flows of `links`, for so long; its verdict is raised."""
+    end = time.monotonic() + within_s
+    while (left := end - time.monotonic()) > 0:
+        try:
+            if links and links.up:
+                links.poll(end)
+            elif select.select([control], [], [], left)[0]:
+                control.check()
+        except PeerLostError:
+            pass  # one is enough
+        except (RankFailedError, HubLostError):
+            raise
+        except Exception:  # these flows are of no use any more
+            links = None
+
+
 def _accuse(error: Exception, control: Control) -> None:
     if isinstance(error, PeerLateError):
         control.tell(Late(error.blames, error.why))
         return
-    if isinstance(error, CallsDifferError):  # all tell what they have called, which says more
+    if isinstance(error, CallsDifferError):
         control.tell(Late(error.peer, str(error)))
         return
     cause = str(error) if isinstance(error, OptccError) else shortage(error)

@@ -39,11 +39,6 @@ LOOK_S = 0.1
 OPERATIONS = 1024
 """Of so many the calls are kept, to be compared: more than ranks that wait for each other can be apart."""
 
-
-CALLS_S = 30.0
-"""Once two calls differ, for the others to tell theirs, until it is known what most have called: a rank that plans does
-not answer meanwhile, and one in a long step has nothing to tell."""
-
 MOST = 7
 """Calls are told beside the one that differs, at most."""
 
@@ -70,7 +65,7 @@ class Overseer(Hub):
         self._late: Late | None = None
         self._late_at = 0.0
         self._calls: dict[int, dict[int, str]] = {}  # operation -> rank -> what it has called
-        self._differ_at: float | None = None
+        self._differ: dict[int, dict[int, str]] = {}  # of these, the operations whose calls differ
         self._wanting: dict[int, float] = {}  # ranks that want to go on -> until when they wait for the others
         self._regrouped: Regroup | None = None
         self._regroup_s = 0.0  # what those that want to go on may take for it
@@ -114,7 +109,7 @@ class Overseer(Hub):
                     self._detector.heard(min(self._awaited), Broken(why), time.monotonic())
                     self._awaited = set()
                 now = time.monotonic()
-                verdict = self._detector.verdict(now) or self._differing(now) or self._latest()
+                verdict = self._detector.verdict(now) or self._differing() or self._latest()
                 if verdict and not self._failed:
                     self._fail(*verdict)
                 if self._wanting:
@@ -170,28 +165,31 @@ class Overseer(Hub):
                     for old in sorted(self._calls)[:-OPERATIONS]:
                         del self._calls[old]
                 calls[rank] = call
-                if self._differ_at is None and len(set(calls.values())) > 1:
-                    self._differ_at = now
+                if len(set(calls.values())) > 1:
+                    self._differ[operation] = calls
             case Shrink() if self._regrouped:  # too late
                 self.send([rank], self._regrouped)
             case Shrink(within_s):
                 self._wanting.setdefault(rank, now + within_s)
                 self._regroup_s = max(self._regroup_s, within_s)
 
-    def _differing(self, now: float) -> tuple[int, str] | None:
-        """Of ranks that called different things, who is to blame: who closed; else who called what the fewest did."""
-        if self._differ_at is None:
+    def _differing(self) -> tuple[int, str] | None:
+        """Of ranks that called different things, who is to blame: who closed; else who called what the fewest did.
+
+        That is known once most have called the same, or all have called. A rank in a long step is awaited until then,
+        as in any call, so until the first of the others has waited too long.
+        """
+        if not self._differ:
             return None
-        operation = min(each for each, calls in self._calls.items() if len(set(calls.values())) > 1)
-        calls = self._calls[operation]
+        calls = self._differ[min(self._differ)]
         closed = [rank for rank, call in calls.items() if call == CLOSE]
         if closed:
             return min(closed), _has_closed(min(closed))
         first = {call: rank for rank, call in sorted(calls.items(), reverse=True)}
         alike = Counter(calls.values())
         known = len(calls) == len(self._ranks) or 2 * max(alike.values()) > len(self._ranks)
-        if not known and now < self._differ_at + CALLS_S:
-            return None  # there is no telling yet what most have called
+        if not known and self._late is None:
+            return None
         blamed, *others = sorted(first, key=lambda call: (alike[call], -first[call]))
         said = "; ".join(f"rank {first[call]}: {call}" for call in (blamed, *others[-MOST:]))
         return first[blamed], f"called something else than the others: {said}"
