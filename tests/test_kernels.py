@@ -16,6 +16,7 @@ import pytest
 
 from optcc.machine import kept, kernels
 from optcc.machine.kernels import Kernels
+from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
 BOUND_S = 120.0
@@ -243,6 +244,19 @@ COMMANDS = (
     ("diagnose", "uniform:servers=8,nics=8,rate=400Gb/s", f"{ROOT}/examples/slow-job/job.txt"),
 )
 """Each in the folder in which those before it have worked."""
+RANK = """
+import numpy, optcc
+with optcc.Communicator() as comm:
+    sums = numpy.full(100_000, comm.rank + 1)
+    comm.all_reduce(sums)
+assert (sums == 6).all()
+"""
+RANKS = """
+export WORLD_SIZE=3 MASTER_ADDR=127.0.0.1 MASTER_PORT=$PORT
+for rank in 0 1 2; do RANK=$rank python -c "$CODE" & all="$all $!"; done
+for one in $all; do wait $one || exit 1; done
+"""
+"""A communicator of three ranks, each a process of that user."""
 READ_ONLY = """
 mount --bind "$1" "$1" && mount -t tmpfs tmpfs /dev/shm && mount -o remount,bind,ro / && cd "$1" && shift && exec "$@"
 """
@@ -269,6 +283,8 @@ def test_every_command_works_where_nothing_can_be_written(tmp_path: Path) -> Non
     bare = {"PATH": os.environ["PATH"], "HOME": "/nonexistent", "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     script = "\n".join(f"{sys.executable} -m optcc {' '.join(command)} || exit 1" for command in COMMANDS)
     script += f"\n{sys.executable} -c 'import optcc; optcc.plan(optcc.Cluster.uniform(servers=3, rate=10**9), 4096)'"
+    script += RANKS.replace("python", sys.executable)
+    bare |= {"CODE": RANK, "PORT": str(free_port())}
     confined = _read_only(work)
     if not confined:
         bare["TMPDIR"] = str(work)
