@@ -157,7 +157,7 @@ def test_c_reads_plans_of_every_depth(walk: Path, tmp_path: Path) -> None:
     plan, path = cases()["trees"], tmp_path / "plan.json"
     for depth, expected in ((None, head(plan)), ("layout", [*head(plan), *layout(plan)])):
         path.write_text(plan.to_json(depth), encoding="utf-8")
-        assert call(walk, path, 0).stdout.splitlines() == list(expected)
+        assert call(walk, path).stdout.splitlines() == list(expected)
 
 
 @pytest.mark.parametrize("name", sorted(cases()))
