@@ -117,6 +117,8 @@ def test_what_the_shell_has_opened_is_read_as_a_stream(monkeypatch: pytest.Monke
 def test_a_plan_that_is_not_text(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_bytes(PLAN.to_json().encode("utf-16"))
+    assert load_plan(path) == PLAN, "its mark says what it is"
+    path.write_bytes(b"\x80" + PLAN.to_json().encode())
     with pytest.raises(InputError, match="cannot be read, expected a plan file, got 'not text'"):
         load_plan(path)
 
