@@ -128,8 +128,8 @@ def _is_on(prefix: Prefix, text: str) -> bool:
 
 
 def _learned(text: str) -> re.Pattern[str] | None:
-    """A prefix of a form that is not listed: half of the lines have it, but for numbers, and on some of them nothing
-    follows it but what begins a line: a comment, JSON, or an empty line."""
+    """A prefix of a form that is not listed: most lines have it, but for numbers, and on some of them nothing follows it
+    but what begins a line: a comment, JSON, or an empty line. What is on half of the lines may be their headings."""
     lines = [line for line in text[:_SAMPLE].split("\n") if line.strip()]
     tried = set[str]()
     if _starts(lines):
@@ -146,7 +146,7 @@ def _learned(text: str) -> re.Pattern[str] | None:
             tried.add(pattern)
             bare, spaced = (re.compile(f"^{pattern}{end}", re.M) for end in ("", r"(?:[ \t]|$)"))
             found = [line for line in lines if bare.match(line)]
-            if len(found) >= _FEWEST and 2 * len(found) >= len(lines):
+            if len(found) >= _FEWEST and 2 * len(found) > len(lines):
                 return spaced if all(map(spaced.match, found)) else bare
     return None
 

@@ -29,6 +29,8 @@ PROCESS_BYTES, COMPILED_BYTES = 40 << 20, 128 << 20
 BYTE_S, TRANSFER_S = 1.2e-9, 2e-5
 """Seconds of processor that a payload byte takes at both ends together, and a transfer. 3 and 6 ranks with 16 MiB took
 1.1 to 2.1 ns a byte for both."""
+SOON_S = 1.0
+"""A run that the processor ends within this needs no note before it; half of it only gives shorter runs one."""
 
 BUFFERS_PER_RANK = 3
 """The buffer, the reference, and room for what makes them (another rank's input, staging)."""
@@ -120,7 +122,7 @@ def digest_of(schedule: Schedule) -> str:
 def processor_note(job: Job, cores: int) -> str:
     """That emulated NICs will wait for the processor, when all ranks are of this machine; nothing where they will not.
 
-    The estimate is within a factor of two; below twice the NICs' time nothing is said.
+    The estimate is within a factor of two; below twice the NICs' time nothing is said, nor of what is over at once.
     """
     if not job.paced:
         return ""
@@ -132,7 +134,7 @@ def processor_note(job: Job, cores: int) -> str:
         for port in schedule.ports:
             rates[port.rank] += float(port.out_rate)
         nics_s = float((sent[rates > 0] / rates[rates > 0]).max(initial=0))
-        if nics_s and needs_s / cores > worst * nics_s:
+        if nics_s and needs_s / cores > max(worst * nics_s, SOON_S):
             worst = needs_s / cores / nics_s
             told = (
                 f"{job.ranks} ranks need about {needs_s:.2g} s of processor for a run that the emulated NICs do in "

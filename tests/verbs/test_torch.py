@@ -16,7 +16,8 @@ from tests.verbs.test_command import RATE
 pytestmark = [pytest.mark.rdma, needs_package("torch")]
 
 
-@pytest.mark.parametrize("world", [3, *(pytest.param(world, marks=pytest.mark.whole) for world in (2, 4))])
+@pytest.mark.whole
+@pytest.mark.parametrize("world", [2, 3, 4])
 def test_ddp_ends_with_the_same_weights_when_links_go_down(network: ModuleType, world: int) -> None:
     """Those of the run without a loss. With two ranks Gloo's, too: sums of two are rounded the same in either order."""
     for nic in range(2 * world):
