@@ -128,7 +128,7 @@ def _is_on(prefix: Prefix, text: str) -> bool:
 
 
 def _learned(text: str) -> re.Pattern[str] | None:
-    """A prefix of a form that is not listed: most lines have it, but for numbers, and on some of them nothing follows it
+    """A prefix of a form that is not listed: most lines have it, but for numbers, and on some of them nothing follows
     but what begins a line: a comment, JSON, or an empty line. What is on half of the lines may be their headings."""
     lines = [line for line in text[:_SAMPLE].split("\n") if line.strip()]
     tried = set[str]()
