@@ -71,9 +71,6 @@ class Forked:
                 os.kill(self.pid, 9)
 
 
-processes.start_rank = Forked  # type: ignore[assignment]
-
-
 def first_come_first_served() -> None:
     """All ranks share a processor here, which no real ones do. By default the system would favour those that have
     slept: a rank that has once done more than others would wait, for milliseconds, until nobody else has work.
@@ -116,6 +113,7 @@ def run(case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Run every case of a job."""
     warm(path_of(path_asked(os.environ), "verbs", "cpu"))  # before ranks are forked
+    processes.start_rank = Forked  # type: ignore[assignment]
     first_come_first_served()
     job = Path("/results") / arguments[0]
     outcomes: list[dict[str, Any]] = []

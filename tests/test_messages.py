@@ -80,7 +80,7 @@ EVERY_MESSAGE = [
     LostNics(["server1/nic0"], ["server1/nic1"]),
     Renew(17, ["server1/nic0"]),
     Late(2, "not done"),
-    Shrink(),
+    Shrink(300.0),
     Regroup([0, 2], 29700),
 ]
 

@@ -9,6 +9,8 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
+import numpy as np
+
 from optcc.communicator.calls import Calls
 from optcc.communicator.clusters import (
     Given,
@@ -229,6 +231,7 @@ class Communicator(Calls):
         None for a rank that gives None.
         """
         self._demand_open()
+        color = int(color) if isinstance(color, bool | np.bool_) else color  # `rank < 2` says which half
         color, key = None if color is None else whole(color, "color"), whole(key, "key")
         if self.world == 1:
             return None if color is None else self._sub(Regrouped(ALONE, None, [0]))
