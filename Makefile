@@ -42,6 +42,7 @@ help:
 	@echo "make bench-communicator  the communicator's latency against Gloo, table in docs/ (after make torch)"
 	@echo "make bench-torch-backend  the same of torch's backend, table in docs/ (after make torch)"
 	@echo "make bench-gpu-ranks ranks on GPUs against the bound, table in docs/"
+	@echo "make bench-nccl-played  NCCL over played NICs that are slow or break (4 GPUs, torch), table in docs/"
 	@echo "make bench-numbers   what half and double of the planner's numbers do, table in docs/"
 	@echo "make bench-regret    the planner against a wide search on random clusters"
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"

@@ -1,0 +1,315 @@
+"""Stock NCCL over its own InfiniBand transport, whose NICs are played: slow nodes, missing NICs, links that break.
+
+Writes docs/bench-nccl-played.md. Needs a GPU for each of 4 nodes, torch with its NCCL, and a C compiler. Exit status 1
+when a result is wrong, or a job that NCCL should survive did not end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import median
+
+from benchmarks.nccl_played_rank import AFTER_S, GIVEN_UP_S, STRUCK, STUCK, hurt
+from optcc.api import lower_bound
+from optcc.fabric.played import PlayedFabric
+from optcc.values.units import format_rate, format_size, parse_rate
+
+NODES, RATE = 4, int(parse_rate("8Gb/s"))
+"""Nodes of one GPU each, and bytes per second of a node with all of its NICs."""
+SIZES = (64 * 2**20, 256 * 2**20)
+CALLS, CALLS_BROKEN, JOB_S = 6, 12, 120.0
+"""AllReduces of a step, the first of which warms up, and of one in which a NIC breaks; the most that a job may take."""
+ENVIRONMENT = {
+    "NCCL_NET": "IB", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_NVLS_ENABLE": "0",
+    "NCCL_GIN_TYPE": "2", "NCCL_IB_TIMEOUT": "14", "NCCL_IB_RETRY_CNT": "7", "NCCL_DEBUG": "WARN",
+}  # fmt: skip
+FAILOVER = {"NCCL_IB_RESILIENCY_PORT_FAILOVER": "1"}
+"""Its companion, port recovery, makes unreliable connections, which are not played."""
+QUIET = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
+"""Torch would write for long about a call that failed."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """AllReduces of one size, on a fabric of which some hosts have half of their rate."""
+
+    name: str
+    nbytes: int
+    half: tuple[int, ...] = ()
+    calls: int = CALLS
+
+
+@dataclass(frozen=True)
+class Job:
+    """Processes of NCCL that start together. missing : NICs that the last node lacks from the start; breaks : how the
+    first NIC of node 1 does, "down" or "silent", for away_s seconds or, with 0, for good; survives : it should end."""
+
+    steps: tuple[Step, ...]
+    nics: int = 2
+    missing: int = 0
+    breaks: str = ""
+    away_s: float = 0.0
+    survives: bool = True
+    environment: dict[str, str] = field(default_factory=dict)
+
+
+def both(name: str, *half: int) -> tuple[Step, ...]:
+    return tuple(Step(name, nbytes, half) for nbytes in SIZES)
+
+
+def broken(name: str, breaks: str, environment: dict[str, str], away_s: float = 0.0, survives: bool = True) -> Job:
+    steps = (Step(name, SIZES[0], calls=CALLS_BROKEN),)
+    return Job(steps, breaks=breaks, away_s=away_s, survives=survives, environment=environment)
+
+
+def jobs(newer: bool) -> list[Job]:
+    """What is run, in order. newer : by an NCCL that has port failover."""
+    slow = both("healthy") + both("node 3 at half rate", 3) + both("nodes 2 and 3 at half rate", 2, 3)
+    tree = both("healthy, Tree") + both("node 3 at half rate, Tree", 3) + both("node 1 at half rate, Tree", 1)
+    found = [Job(slow)]
+    if not newer:
+        found.append(Job(tree, environment={"NCCL_ALGO": "Tree"}))
+        found.append(Job(both("node 3 without 1 of 2 NICs"), missing=1))
+    for missing in range(5):
+        name = f"node 3 without {missing} of 8 NICs" if missing else "8 NICs, healthy"
+        found.append(Job(both(name), 8, missing))
+    found.append(broken("away for 0.3 s", "down", {}, away_s=0.3))
+    found.append(broken("down for good", "down", {}, survives=False))
+    found.append(broken("silent", "silent", {}, survives=False))
+    if newer:
+        found.append(broken("down for good, port failover", "down", FAILOVER))
+        found.append(broken("silent, port failover", "silent", FAILOVER))
+    return found
+
+
+@dataclass(frozen=True)
+class Ran:
+    """What came of a job, times in seconds.
+
+    bounds : of each step, after a NIC broke too; seconds : of each call of each step
+    carried : bytes that NICs sent, over those that the sums need; said : NCCL's warnings
+    told : rank -> from the strike to NCCL's error in torch's log; left : rank -> to the end of a process that failed
+    """
+
+    job: Job
+    nccl: str
+    about: str
+    bounds: list[float]
+    seconds: dict[int, list[float]]
+    wrong: int
+    carried: float
+    told: dict[int, float]
+    left: dict[int, float]
+    said: list[str]
+
+    @property
+    def ended(self) -> bool:
+        return all(len(self.seconds.get(i, ())) == step.calls for i, step in enumerate(self.job.steps))
+
+
+def bound_of(fabric: PlayedFabric, nbytes: int) -> float:
+    return float(lower_bound(fabric.cluster(), nbytes).seconds)
+
+
+def start(rank: int, job: Job, fabric: PlayedFabric, folder: Path, preload: Sequence[Path]) -> subprocess.Popen[bytes]:
+    """A rank's process, on the fabric's host of that number."""
+    environment = {
+        **os.environ, **fabric.env(rank), **ENVIRONMENT, **QUIET, **job.environment,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "LD_PRELOAD": " ".join(map(str, preload)),
+        "NCCL_HOSTID": f"node{rank}", "NCCL_DEBUG_FILE": str(folder / f"nccl-{rank}"),
+        "CUDA_VISIBLE_DEVICES": str(rank),
+    }  # fmt: skip
+    command = [sys.executable, "-m", "benchmarks.nccl_played_rank", str(rank), str(folder)]
+    with (folder / f"out-{rank}").open("wb") as out, (folder / f"err-{rank}").open("wb") as err:
+        return subprocess.Popen(command, env=environment, stdout=out, stderr=err)
+
+
+def run_job(job: Job, preload: Sequence[Path], logs: Path) -> Ran:
+    """Run it on a fabric of its own; what its ranks and NCCL wrote stays in `logs`."""
+    rate = RATE // job.nics
+    fabric = PlayedFabric.make(f"/dev/shm/optcc-nccl-{os.getpid()}", hosts=NODES, nics=job.nics, rate=rate)
+    try:
+        logs.mkdir(parents=True)
+        (logs / "job.json").write_text(json.dumps({**asdict(job), "nodes": NODES, "rate": rate}), encoding="utf-8")
+        for nic in fabric.names[: job.missing]:
+            fabric.down(f"host{NODES - 1}/{nic}", gone=True)
+        bounds = []
+        for step in job.steps:
+            hurt(fabric, rate, step.half)
+            bounds.append(bound_of(fabric, step.nbytes))
+        hurt(fabric, rate, ())
+        processes = [start(rank, job, fabric, logs, preload) for rank in range(NODES)]
+        told: dict[int, float] = {}
+        left: dict[int, float] = {}
+        limit = time.monotonic() + JOB_S
+        while any(process.poll() is None for process in processes):
+            now = time.monotonic()
+            for rank, process in enumerate(processes):
+                if job.breaks and rank not in told and b"async exception" in (logs / f"err-{rank}").read_bytes():
+                    told[rank] = now
+                if rank not in left and process.poll() not in (None, 0, STUCK):
+                    left[rank] = now
+                if now > limit:
+                    process.kill()
+            time.sleep(0.02)
+        if job.breaks:
+            bounds.append(bound_of(fabric, job.steps[0].nbytes))
+        carried = sum(fabric.nic(nic).counters["bytes_out"] for nic in fabric.every())
+        return read(job, bounds, logs, carried, told, left)
+    finally:
+        fabric.remove()
+
+
+def read(
+    job: Job, bounds: list[float], logs: Path, carried: float, told: dict[int, float], left: dict[int, float]
+) -> Ran:
+    lines = [json.loads(line) for rank in range(NODES) for line in (logs / f"out-{rank}").read_text().splitlines()]
+    seconds: dict[int, list[float]] = {}
+    payload = 0
+    for number, step in enumerate(job.steps):
+        for call in range(step.calls):
+            ranks = [line for line in lines if line.get("step") == number and line["call"] == call]
+            if len(ranks) == NODES:
+                took = max(line["end"] for line in ranks) - min(line["start"] for line in ranks)
+                seconds.setdefault(number, []).append(took)
+                payload += 2 * (NODES - 1) * step.nbytes
+    texts = "\n".join(path.read_text(errors="replace") for path in sorted(logs.glob("nccl-*")))
+    struck = next((line["struck"] for line in lines if "struck" in line), 0.0)
+    return Ran(
+        job,
+        nccl=next(iter(re.findall(r"NCCL version ([\d.]+)", texts)), "that did not start"),
+        about=next((line["about"] for line in lines if "about" in line), ""),
+        bounds=bounds,
+        seconds=seconds,
+        wrong=sum(line.get("exact") is False for line in lines),
+        carried=carried / (payload or 1),
+        told={rank: at - struck for rank, at in told.items()},
+        left={rank: at - struck for rank, at in left.items()},
+        said=re.findall(r"NCCL WARN (.*)", texts),
+    )
+
+
+# ---- the page ----
+
+
+def rates_table(runs: Sequence[Ran]) -> list[str]:
+    lines = [f"| nodes | {' | '.join(f'{format_size(nbytes)}, ms | over the bound' for nbytes in SIZES)} | result |"]
+    lines.append("|---|" + "---|---|" * len(SIZES) + "---|")
+    for run in runs:
+        for name in dict.fromkeys(step.name for step in run.job.steps):
+            cells = []
+            for number, step in enumerate(run.job.steps):
+                if step.name == name:
+                    took = median(run.seconds.get(number, [])[1:] or [float("nan")])
+                    cells += [f"{took * 1e3:.0f}", f"{took / run.bounds[number]:.2f}"]
+            result = "WRONG" if run.wrong else "exact" if run.ended else "does not end"
+            lines.append(f"| {name} | {' | '.join(cells)} | {result} |")
+    return lines
+
+
+def breaks_table(runs: Sequence[Ran]) -> list[str]:
+    lines = ["| NIC 0 of node 1 | calls, ms | bound before, after | then |", "|---|---|---|---|"]
+    for run in runs:
+        calls, bounds = (" ".join(f"{s * 1e3:.0f}" for s in many) for many in (run.seconds.get(0, []), run.bounds))
+        then = ["goes on"] if run.ended else [f"call {len(run.seconds.get(0, [])) + 1} does not end"]
+        if run.told:
+            ranks = " ".join(map(str, sorted(run.told)))
+            then.append(f"torch tells of NCCL's error on nodes {ranks}, first after {min(run.told.values()):.1f} s")
+        if run.left:
+            first = min(run.left, key=run.left.__getitem__)
+            then.append(f"node {first}'s process fails after {run.left[first]:.1f} s")
+        elif not run.ended:
+            then.append(f"no process ends within {GIVEN_UP_S:.0f} s")
+        then.append("WRONG" if run.wrong else "exact" if run.ended else "exact before")
+        lines.append(f"| {run.job.steps[0].name} | {calls} | {bounds} | {'; '.join(then)} |")
+    return lines
+
+
+def page(runs: Sequence[Ran]) -> list[str]:
+    carried = [run.carried for run in runs if run.ended and not run.job.breaks] or [0.0]
+    lines = [
+        "# Stock NCCL over played NICs",
+        "",
+        f"Made by `make bench-nccl-played`: {NODES} nodes of one GPU, AllReduce of float32 over NCCL's own InfiniBand.",
+        f"Its NICs are [played](fabric.md), 2 of {format_rate(RATE / 2)} a node, or 8 of {format_rate(RATE / 8)}.",
+        "NCCL is not changed, and not told of it but by its environment:",
+        "",
+        "```",
+        *(f"{name}={value}" for name, value in ENVIRONMENT.items()),
+        "NCCL_HOSTID=node0  # to node3: processes of one machine are nodes",
+        "```",
+        "",
+        "With `NCCL_IB_TIMEOUT=14` a NIC gives up after about 0.5 s; with NCCL's own 20 after half a minute.",
+        "`benchmarks/nccl_place.c`, preloaded, names a PCI device for each NIC: NCCL stops where it finds none.",
+        "`NCCL_GIN_TYPE=2` keeps NCCL from calls that only Mellanox's own library has.",
+        "The first NCCL is torch's own; another one is built from its source, and preloaded (`--newer`).",
+        "",
+        f"{runs[0].about}, Python {platform.python_version()}, {os.cpu_count()} CPUs.",
+        "Every result is checked on every rank.",
+        f"By their counters NICs carried {min(carried):.3f} to {max(carried):.3f} times the bytes that the sums need.",
+    ]
+    for nccl in dict.fromkeys(run.nccl for run in runs):
+        mine = [run for run in runs if run.nccl == nccl]
+        breaks = [run for run in mine if run.job.breaks]
+        said = dict.fromkeys(
+            re.sub(r"0x[0-9a-f]+|(?<=<)\d+(?=>)|(?<=(?:Size|r_id|_num)=)\d+", "N", t)
+            for run in breaks
+            for t in run.said
+        )
+        lines += [
+            "",
+            f"## NCCL {nccl}: slow nodes, and NICs missing from the start",
+            "",
+            f"Time from the first rank's start to the last one's end, medians of {CALLS - 1}, after one that warms up.",
+            "The bound is that of `optcc fabric bound`, for the rates that are left.",
+            "",
+            *rates_table([run for run in mine if not run.job.breaks]),
+            "",
+            f"## NCCL {nccl}: a NIC breaks",
+            "",
+            f"Sums of {format_size(SIZES[0])} in a row; the NIC breaks {AFTER_S * 1e3:.0f} ms into call {STRUCK + 1}.",
+            "",
+            *breaks_table(breaks),
+            *(["", "NCCL's warnings, of all of these:", "", "```", *list(said)[:8], "```"] if said else []),
+        ]
+    return [*lines, ""]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-nccl-played.md"))
+    parser.add_argument("--newer", type=Path, help="A libnccl.so with port failover, 2.30 or later, to run too.")
+    parser.add_argument("--logs", type=Path, help="Keep what ranks and NCCL wrote, in this folder.")
+    options = parser.parse_args()
+    if importlib.util.find_spec("torch") is None:
+        print("torch is missing; install it with: pip install torch", file=sys.stderr)
+        return 2
+    runs: list[Ran] = []
+    with tempfile.TemporaryDirectory() as name:
+        place, source = Path(name) / "place.so", Path(__file__).with_name("nccl_place.c")
+        subprocess.run(["cc", "-O2", "-Wall", "-shared", "-fPIC", source, "-o", place, "-ldl"], check=True, timeout=60)
+        for newer in [[], [options.newer.absolute()]] if options.newer else [[]]:
+            for job in jobs(bool(newer)):
+                logs = (options.logs or Path(name)) / f"{len(runs)}"
+                runs.append(run_job(job, [place, *newer], logs))
+                print(runs[-1], flush=True)
+    options.output.parent.mkdir(parents=True, exist_ok=True)
+    options.output.write_text("\n".join(page(runs)), encoding="utf-8")
+    print("\n".join(page(runs)))
+    return 1 if any(run.wrong or (run.job.survives and not run.ended) for run in runs) else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
