@@ -20,6 +20,7 @@ from optcc.runtime.control.job_bytes import job_from_bytes, job_to_bytes
 from optcc.runtime.messages import (
     FROM_RANK,
     TO_RANK,
+    AskCall,
     AskTime,
     Broken,
     Check,
@@ -27,6 +28,7 @@ from optcc.runtime.messages import (
     Go,
     Halt,
     Halted,
+    HasCalled,
     Late,
     LostNics,
     Note,
@@ -48,6 +50,8 @@ from optcc.runtime.messages import (
     Shrink,
     Strike,
     Time,
+    Told,
+    TurnAway,
 )
 from optcc.schedule import Lane, Link, Route
 from tests.broken_schedules import nested
@@ -80,6 +84,10 @@ EVERY_MESSAGE = [
     LostNics(["server1/nic0"], ["server1/nic1"]),
     Renew(17, ["server1/nic0"]),
     Late(2, "not done"),
+    TurnAway("another plan", where="plan.json", got="0f"),
+    Told({"plan": "0f"}, "a machine", wrong="no such file"),
+    AskCall(17),
+    HasCalled(17, "barrier()"),
     Shrink(300.0),
     Regroup([0, 2], 29700),
 ]
