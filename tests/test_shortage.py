@@ -65,7 +65,7 @@ def test_of_a_cluster_too_large_the_hub_is_what_is_short() -> None:
 @pytest.mark.parametrize(
     ("limit", "most", "words"),
     [
-        (resource.RLIMIT_NOFILE, 24, "too few file descriptors: [0-9]+ are needed, 24 may be had"),
+        (resource.RLIMIT_NOFILE, 40, "too few file descriptors: [0-9]+ are needed, 40 may be had"),
         (resource.RLIMIT_FSIZE, 4096, "too little memory for a buffer: [0-9.e-]+ MiB"),
     ],
 )
@@ -74,7 +74,7 @@ def test_what_one_rank_lacks_is_the_same_error_on_all(
 ) -> None:
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # of modules, which would be cut short
     few, more = small(1), small(4)
-    assert needed_by_rank(layout_of(more.schedules), 1) > 24
+    assert needed_by_rank(layout_of(more.schedules), 1) > 40
     with Session(few) as session:
         assert all(session.run("optcc").exact)
         resource.prlimit(session.pids[1], limit, (most, most))
