@@ -70,6 +70,15 @@ NOT_PLAYED = {
     "test_what_cannot_be_done_outside_the_lab_is_refused": "it can be done to played NICs, too",
 }
 """Tests of these files that are about what is not played, and why."""
+NOT_SOFT = {
+    "test_a_local_key_of_nobody_is_an_error_after_what_came_before": "its status is LOC_QP_OP_ERR",
+    "test_a_message_longer_than_its_receive_fails_at_both_ends": "the sender's status is REM_OP_ERR",
+    "test_an_operand_that_is_not_aligned_is_refused": "the post is refused, not the request",
+    "test_an_error_flushes_what_was_posted_both_ways_and_what_is_posted_then": "what is posted later is not flushed",
+    "test_packets_that_are_lost_are_sent_again": "its counters do not tell of them",
+    "test_an_operand_is_added_once_however_often_it_is_asked_for": "acknowledgements of atomics come through that loss",
+}
+"""Tests of the contract in which the lab's kernel, 6.1, is not by the book, or its faults are others."""
 _PLAYED: dict[str, str] = {}
 """The environment that names this process' played NICs; empty before the first test, and where NICs are real."""
 
@@ -114,6 +123,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         _PLAYED.update(_play(_LIBRARY))
     if _LIBRARY and item.name in NOT_PLAYED:
         pytest.skip(f"not played: {NOT_PLAYED[item.name]} (LAB=1 make test-verbs)")
+    if os.environ.get("OPTCC_LAB") == "virtual" and item.name in NOT_SOFT:
+        pytest.skip(f"soft-RoCE: {NOT_SOFT[item.name]}")
     if item.path.name in PLAYED_FILES:
         os.environ.update(_PLAYED)
 
