@@ -101,6 +101,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` installs")
     config.addinivalue_line("markers", "cc: needs a C and C++ compiler, which `make test` installs")
     config.addinivalue_line("markers", "torch: needs torch, which `make torch` installs")
+    config.addinivalue_line(
+        "markers", "perftest: needs perftest and libibverbs-dev (Debian's), which played NICs are tried with"
+    )
     config.addinivalue_line("markers", "prometheus: needs prometheus and promtool (Debian's prometheus)")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
     config.addinivalue_line("markers", "loggopsim: needs LogGOPSim and its txt2bin, on the path")
@@ -138,6 +141,7 @@ _MISSING = {
     "coq": "no coqc (make proofs installs it)",
     "cc": "no cc or no g++ (apt-get install g++)",
     "torch": "no torch (make torch installs it)",
+    "perftest": "no perftest or no infiniband/verbs.h (apt-get install perftest libibverbs-dev)",
     "prometheus": "no prometheus or no promtool (tools/programs.sh .venv prometheus unpacks Debian's)",
     "loggopsim": "no LogGOPSim or no txt2bin on the path (github.com/spcl/LogGOPSim)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs them)",
@@ -151,6 +155,8 @@ def _present(hardware: str) -> bool:
         return all(map(shutil.which, ("LogGOPSim", "txt2bin")))
     if hardware == "cc":
         return all(map(shutil.which, ("cc", "g++")))
+    if hardware == "perftest":
+        return shutil.which("ib_write_bw") is not None and os.path.exists("/usr/include/infiniband/verbs.h")
     if hardware == "prometheus":
         from tools.prometheus import program
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 import time
@@ -64,9 +63,7 @@ def contract(folder: Path, chosen: str, **env: str) -> subprocess.CompletedProce
     )
 
 
-@pytest.mark.skipif(
-    not HEADER.exists(), reason="no infiniband/verbs.h to compare with (apt-get install libibverbs-dev)"
-)
+@pytest.mark.perftest
 def test_the_binary_interface_is_the_distributions(tmp_path: Path) -> None:
     told = []
     for header in (str(SOURCE / "verbs_abi.h"), str(HEADER)):
@@ -216,7 +213,7 @@ for end in ends: end.close()
         fabric.remove()
 
 
-@pytest.mark.skipif(shutil.which("ib_write_bw") is None, reason="no perftest (apt-get install perftest)")
+@pytest.mark.perftest
 @pytest.mark.parametrize("name", PERFTEST)
 def test_perftests_tools_run_over_it_unchanged(fabric: PlayedFabric, name: str) -> None:
     command = [f"ib_{name}", "-d", "mlx5_0", "-n", "50", "-p", str(free_port())]
