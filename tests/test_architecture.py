@@ -61,23 +61,6 @@ def test_no_two_classes_have_one_name() -> None:
     assert named_twice(PRODUCT) == sorted(ALIKE)
 
 
-LONGEST = 450
-"""Lines of a file: what can be read in one go. One idea is said in 60 to 250."""
-LONG = {
-    "optcc.simulation.event_loop": "numba's cache looks at one file when it decides whether to compile again",
-}
-"""Modules that may be longer, four at most, and why."""
-
-
-def too_long(texts: Mapping[str, str]) -> set[str]:
-    return {name for name, text in texts.items() if text.count("\n") > LONGEST}
-
-
-def test_files_are_short() -> None:
-    assert len(LONG) <= 4
-    assert too_long(PRODUCT) <= LONG.keys(), "split them by idea, not by length"
-
-
 BEGINNINGS = {"optcc.__main__", "optcc.pytorch", "optcc.runtime.control.child"}
 """Modules that users import, or that processes begin with."""
 SHOWN = {
@@ -106,9 +89,8 @@ def test_what_only_tests_use_has_a_page_that_shows_it() -> None:
 
 
 def test_the_checks_of_modules_can_fail() -> None:
-    changed = {**PRODUCT, "optcc.twin": "class Cluster:\n    pass\n" + "\n" * LONGEST}
+    changed = {**PRODUCT, "optcc.twin": "class Cluster:\n    pass\n"}
     assert "Cluster" in named_twice(changed)
-    assert "optcc.twin" in too_long(changed)
     assert "optcc.twin" in imported_by_none(changed)
 
 

@@ -9,18 +9,22 @@ from __future__ import annotations
 import importlib
 import os
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from optcc.errors import InputError
 from optcc.machine.rdma import PLAYED_FABRIC, natural
-from optcc.runtime.verbs.end import OPEN, End
+from optcc.runtime.verbs.end import LOST, OPEN, End
 from optcc.runtime.verbs.nic import VerbsNic
 from optcc.runtime.verbs.reports import NicReports
 from optcc.runtime.wires.contract import Cause, PortDown, Wire
 
 LAB = "OPTCC_LAB"
 """Set in the environment inside the lab."""
+
+FLUSH_S = 1.0
+"""Seconds for a queue pair in the error state to give back its receives; it takes microseconds where a NIC lives."""
 
 
 class VerbsFaults:
@@ -69,9 +73,22 @@ class VerbsFaults:
             if told:
                 end.queue_pair.fail()
             else:
-                self._reports.collect(end.nic)
-                end.forget()
-                self._reports.collect(end.nic)
+                self._hush(end)
+
+    def _hush(self, end: End) -> None:
+        """An end that takes nothing any more, and does not notice.
+
+        What it has acknowledged is heard of first: a reset may take completions with it. So it goes into the error
+        state, in which nothing more comes, gives back its receives, and is reset then.
+        """
+        end.state = LOST
+        end.queue_pair.fail()
+        patience = time.monotonic() + FLUSH_S
+        self._reports.collect(end.nic)
+        while end.receives and time.monotonic() < patience:
+            time.sleep(0)
+            self._reports.collect(end.nic)
+        end.forget()
 
     def fail(self, wire: int, cause: Cause, detail: str) -> None:
         """This end of one wire is in error, and says so; the other end does not notice."""
