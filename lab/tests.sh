@@ -1,6 +1,7 @@
 #!/bin/sh
 # Inside the guest: the tests over queue pairs, chunks by Python; then those of compiled code, which takes a minute to compile.
 # Arguments go to pytest, both times. Exit status: pytest's, the first that is not 0; 5, no such tests, only if both have none.
+export NUMBA_CACHE_DIR=/results   # compiled code is kept on the host, for the next time
 given() { python3 -m pytest -c lab/pytest.ini --rootdir=. --confcutdir=tests/verbs "$@"; }
 OPTCC_PATH=python given --junitxml=/results/junit.xml --ignore=tests/verbs/test_compiled.py tests/verbs "$@"
 python=$?
