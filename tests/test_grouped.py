@@ -15,11 +15,9 @@ import optcc
 from optcc.errors import InputError
 from optcc.planner.search import candidate_families
 from optcc.schedule import grouped
-from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.columns import Schedule
-from optcc.schedule.grouped import GroupedExchange, links_of, nics_of
-from optcc.schedule.grouped_candidates import grouped_candidates
-from optcc.schedule.grouped_steps import in_steps
+from optcc.schedule.grouped import GroupedExchange, grouped_candidates, in_steps, links_of, nics_of
+from optcc.schedule.recipe import CandidateFamily, Costs
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster, Fabric

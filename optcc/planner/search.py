@@ -17,17 +17,33 @@ from itertools import pairwise
 from math import inf
 
 from optcc.errors import InputError
-from optcc.planner.kept import Kept
 from optcc.plans.plan import Plan
 from optcc.schedule.baselines import BASELINES
-from optcc.schedule.candidates import CandidateFamily, Costs, default_segments
 from optcc.schedule.columns import Schedule
-from optcc.schedule.effort import DEFAULT_SEGMENTS, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
 from optcc.schedule.families import FAMILIES
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
+from optcc.schedule.recipe import MAX_SEGMENTS, CandidateFamily, Costs, Recipe, default_segments
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
 from optcc.simulation.simulator import simulate
 from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster, Nic
+
+# The schedule of the fastest candidate so far.
+
+
+class Kept:
+    """The schedule that the fastest candidate lowers to, so that nobody has to lower it again."""
+
+    def __init__(self) -> None:
+        self._fastest: tuple[float, Recipe, Schedule] | None = None
+
+    def offer(self, time_s: float, recipe: Recipe, schedule: Schedule) -> None:
+        """Keep it, if none that is kept is as fast."""
+        if self._fastest is None or time_s < self._fastest[0]:
+            self._fastest = time_s, recipe, schedule
+
+    def schedule(self, recipe: Recipe) -> Schedule | None:
+        """That of `recipe`, if it is kept."""
+        return self._fastest[2] if self._fastest is not None and self._fastest[1] == recipe else None
 
 
 @dataclass(frozen=True)
