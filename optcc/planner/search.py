@@ -57,11 +57,17 @@ class Candidate:
 
 
 def candidate_families(
-    cluster: Cluster, bound: Bound, *, alpha: Fraction = Fraction(0), per_chunk: Fraction = Fraction(0)
+    cluster: Cluster,
+    bound: Bound,
+    *,
+    alpha: Fraction = Fraction(0),
+    per_chunk: Fraction = Fraction(0),
+    family: str | None = None,
 ) -> list[CandidateFamily]:
-    """What the families offer for the cluster, the default one first. Making a recipe may find that there is none."""
-    costs = Costs(alpha, per_chunk)
-    return [offer for family in FAMILIES.values() for offer in family.candidates(cluster, bound, costs)]
+    """What the families, or one of them, offer for the cluster, the default one first. Making a recipe may find that
+    there is none."""
+    costs, kinds = Costs(alpha, per_chunk), [kind for name, kind in FAMILIES.items() if family in (None, name)]
+    return [offer for kind in kinds for offer in kind.candidates(cluster, bound, costs)]
 
 
 def merged_nics(cluster: Cluster) -> Cluster:
@@ -228,13 +234,12 @@ def choose(
     Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
     told what is tried, such as "trees, 12 segments".
     """
-    offered = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk)
-    if family is not None:
-        names = ", ".join(dict.fromkeys(offer.name for offer in offered))
-        offered = [offer for offer in offered if offer.name == family]
-        if not offered:
-            what = "a family for other clusters" if family in FAMILIES else "no such family"
-            raise InputError(what, where="--family", expected=f"one of {names}", got=family)
+    offered = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk, family=family)
+    if family is not None and not offered:
+        others = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk)
+        names = ", ".join(dict.fromkeys(offer.name for offer in others))
+        what = "a family for other clusters" if family in FAMILIES else "no such family"
+        raise InputError(what, where="--family", expected=f"one of {names}", got=family)
     if progress is not None:
         offered = [_telling(offer, progress) for offer in offered]
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:

@@ -1,7 +1,7 @@
 """A planner that is told of events: NICs that fail, slow down and come back; every answer is a plan for what is left.
 
 What takes long is decided before the event: a table holds the recipe for every shape that the next failures can make
-(`optcc.planner.standby`). Everything that depends on the NIC is filled in at the event: the bound with its
+(`upcoming`). Everything that depends on the NIC is filled in at the event: the bound with its
 certificate, the order of ranks, the shares of nested rings. All have closed forms
 (`optcc.theory.group_counts`). Nothing is simulated or lowered then.
 """
@@ -217,7 +217,6 @@ class Now:
         return self.counts is None or self.counts.levels[0][0] > 0
 
     def after(self, place: tuple[int, int], rate: Fraction | None) -> Now:
-        """See `State.after`."""
         state = self.state.after(place, rate)
         if self.counts is None:
             return Now(state, None)

@@ -125,7 +125,6 @@ class R2cc(Recipe):
     channels: Annotated[Segments | None, OMITTED] = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         routes, ranks, k, count = Routes(cluster), len(cluster.ranks), self.segments, self.channels or 1
         m, healthy = ranks - 1, [r for r in range(ranks) if r != self.weak]
         start = granule((1 - self.tail) * nbytes, nbytes)
@@ -311,7 +310,6 @@ class OptccPaper(Recipe):
     channels: Annotated[Segments | None, OMITTED] = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         routes, ranks, k = Routes(cluster), len(cluster.ranks), self.segments
         healthy = [r for r in range(ranks) if r != self.weak]
         cut = granule(self.nested * nbytes, nbytes)

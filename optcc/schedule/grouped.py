@@ -20,11 +20,10 @@ from functools import partial
 from heapq import heappop, heappush
 from itertools import chain
 from math import ceil, isqrt, sqrt
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
-from optcc.errors import InputError
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct import Ints, Kind, Used, rows_of, scheduled
@@ -35,7 +34,7 @@ from optcc.schedule.tuned import DEFAULT_SEGMENTS, FEWEST, LANDS, LARGE, MOST_TR
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import Least
-from optcc.values.json_types import Index, Json
+from optcc.values.json_types import Index
 
 if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts
@@ -333,7 +332,6 @@ class GroupedExchange(Recipe):
     apart: Index | None = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         with no_collection():
             used, routes = nics_of(cluster), Routes(cluster)
             links = links_of(cluster, self.groups)
@@ -379,19 +377,6 @@ class GroupedExchange(Recipe):
         """Seconds of the busiest group, uplink or slowest server, if work is spread evenly in every group."""
         return self.trees(cluster)[-1].even * nbytes / (self.segments * nic_rate(cluster))
 
-    @classmethod
-    def read(cls, raw: Json) -> Self:
-        """The recipe of `content`."""
-        if isinstance(raw, dict) and "rounds" in raw:
-            raise InputError(
-                "a family of an earlier version",
-                where="family",
-                expected="a recipe of groups and chunks",
-                got=cls.family,
-                hint="Make the plan anew with optcc plan.",
-            )
-        return super().read(raw)
-
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The groups, and the trees of chunks."""
         lines = [("groups", told_groups(cluster, self.groups))]
@@ -404,9 +389,38 @@ class GroupedExchange(Recipe):
         return [*lines, ("steps", f"{-(-made[-1].steps // 1)} or more"), *pace_lines(cluster)]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
-        """See `grouped_candidates`."""
-        return grouped_candidates(cluster, bound, costs)
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
+        """By pods, or on one fabric, if there are many servers, by groups whose size is near their number.
+
+        With o the cost of a chunk and X the bound, in seconds, k steps cost k o. A plan takes the steps for the chunks
+        of its busiest server, rounded up, so good numbers of chunks fill this whole number. With few steps a plan takes
+        longer, since chunks take four hops. Beside a rank apart it always takes longer, since this rank waits for first
+        sums.
+        """
+        if not grouped(cluster):
+            return []
+        ranks = len(cluster.ranks)
+        pods = cluster.fabric.pod_oversubscription is not None
+        nics = [len(mine) for mine in nics_of(cluster)]
+        groups = tuple(pod_numbers(cluster) if pods else _dealt(nics) if ranks > LARGE else [0] * ranks)
+        if not max(groups):
+            return []
+        recipe = cls(1, groups, lone(cluster, groups))
+        # As many chunks as can be tried: of few, turns are too coarse to level the others.
+        if recipe.apart is not None:
+            finest = replace(recipe, segments=max(1, TRIED_MOVES // ranks))
+            if finest.fluid_s(cluster, bound.nbytes) > bound.seconds:  # the others or their uplinks would be busier
+                recipe = replace(recipe, apart=None)
+        return [
+            CandidateFamily(
+                cls.family,
+                lambda chunks: replace(recipe, segments=chunks),
+                by_rate=False,
+                shortlist=partial(_tried, recipe, cluster, bound, costs),
+                least_s=_least_s(nics, nic_rate(cluster), bound, costs),
+                deepest=MAX_MOVES // ranks,
+            )
+        ]
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> GroupedExchange:
         """Every rank in the group of the rank whose part it takes."""
@@ -480,42 +494,6 @@ def grouped(cluster: Cluster) -> bool:
     return all(live) and common_rails(live) and min(Counter(chain(*live)).values()) > 1
 
 
-# Direct exchange in two levels, as the planner tries it: by pods, or by groups whose size is near their number.
-#
-# With o the cost of a chunk and X the bound, in seconds, k steps cost k o. A plan takes the steps for the chunks of
-# its busiest server, rounded up, so good numbers of chunks fill this whole number. With few steps a plan takes
-# longer, since chunks take four hops. Beside a rank apart it always takes longer, since this rank waits for first
-# sums.
-
-
-def grouped_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
-    """Pods, or groups of one fabric if there are many servers."""
-    if not grouped(cluster):
-        return []
-    ranks = len(cluster.ranks)
-    pods = cluster.fabric.pod_oversubscription is not None
-    nics = [len(mine) for mine in nics_of(cluster)]
-    groups = tuple(pod_numbers(cluster) if pods else _dealt(nics) if ranks > LARGE else [0] * ranks)
-    if not max(groups):
-        return []
-    recipe = GroupedExchange(1, groups, lone(cluster, groups))
-    # As many chunks as can be tried: of few, turns are too coarse to level the others.
-    if recipe.apart is not None:
-        finest = replace(recipe, segments=max(1, TRIED_MOVES // ranks))
-        if finest.fluid_s(cluster, bound.nbytes) > bound.seconds:  # the others or their uplinks would be busier
-            recipe = replace(recipe, apart=None)
-    return [
-        CandidateFamily(
-            GroupedExchange.family,
-            partial(_with_chunks, recipe),
-            by_rate=False,
-            shortlist=partial(_tried, recipe, cluster, bound, costs),
-            least_s=_least_s(nics, nic_rate(cluster), bound, costs),
-            deepest=MAX_MOVES // ranks,
-        )
-    ]
-
-
 def _least_s(nics: Sequence[int], rate: Fraction, bound: Bound, costs: Costs) -> float:
     """Seconds below which no number of chunks n comes.
 
@@ -553,11 +531,7 @@ def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs
         moves += number * ranks
         if len(chosen) < MOST_TRIED and moves <= TRIED_MOVES:
             chosen.append(number)
-    return [_with_chunks(recipe, number) for number in chosen]
-
-
-def _with_chunks(of: GroupedExchange, chunks: int) -> GroupedExchange:
-    return replace(of, segments=chunks)
+    return [replace(recipe, segments=number) for number in chosen]
 
 
 def _dealt(nics: Sequence[int]) -> list[int]:

@@ -885,7 +885,7 @@ class InsideServers(Recipe):
         object.__setattr__(self, "segments", max((bundle.inner.segments for bundle in self.bundles), default=1))
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module. Raises InfeasibleError where the fabric does not join two GPUs that would have to meet."""
+        """Raises InfeasibleError where the fabric does not join two GPUs that would have to meet."""
         done, parts = Fraction(0), list[Placed]()
 
         @cache  # channels of one shape are lowered once
@@ -985,14 +985,26 @@ class InsideServers(Recipe):
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
-        """See `inside_candidates`."""
-        return inside_candidates(cluster, bound, costs) if cluster.gpu_ranks else []
+        """Rings; where there are costs direct exchange, too, and among many servers alone: rings as long as that are
+        millions of transfers."""
+        if not cluster.gpu_ranks:
+            return []
+        direct = _direct(cluster, bound, costs) if costs else []
+        return direct if direct and len(cluster.servers) > LARGE else [_rings(cluster, bound, costs), *direct]
 
     @classmethod
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Recipe | None:
-        """See `inside_candidates`; None where servers have no place in common."""
+        """Direct exchange where there are costs and it applies, else rings; two segments where there are costs. None
+        where servers have no place in common."""
+        from optcc.theory.inside import parts_at_once
+
+        if not cluster.gpu_ranks:
+            return None
         with suppress(InfeasibleError):
-            return inside_at_once(cluster, bound, costs) if cluster.gpu_ranks else None
+            if costs and (direct := _direct(cluster, bound, costs)):
+                return direct[0].make(direct[0].guess or 2)
+            segments = 2 if costs else default_segments(bound.nbytes, len(cluster.ranks), gpus=True)
+            return inside_servers(cluster, parts_at_once(cluster), segments, chunks=best_chunks(cluster, bound, costs))
         return None
 
 
@@ -1105,27 +1117,6 @@ def part_rings(cluster: Cluster, part: BufferPart, carry: Shares, segments: int)
     strength = [(group not in part.guests, *slot_strength(own[group], carry[group])) for group in range(len(own))]
     order = sorted(range(len(own)), key=lambda group: strength[group])
     return replace(inner, order=tuple(order), orderings=(Ordering.LEAF_FIRST,))
-
-
-# Schedules inside servers as the planner tries them: nested rings between servers, and direct exchange.
-
-
-def inside_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
-    """Rings; where there are costs direct exchange, too, and among many servers alone: rings as long as that are
-    millions of transfers."""
-    direct = _direct(cluster, bound, costs) if costs else []
-    return direct if direct and len(cluster.servers) > LARGE else [_rings(cluster, bound, costs), *direct]
-
-
-def inside_at_once(cluster: Cluster, bound: Bound, costs: Costs) -> Recipe:
-    """Direct exchange where there are costs and it applies, else rings; two segments where there are costs. Raises
-    InfeasibleError where servers have no place in common."""
-    from optcc.theory.inside import parts_at_once
-
-    if costs and (direct := _direct(cluster, bound, costs)):
-        return direct[0].make(direct[0].guess or 2)
-    segments = 2 if costs else default_segments(bound.nbytes, len(cluster.ranks), gpus=True)
-    return inside_servers(cluster, parts_at_once(cluster), segments, chunks=best_chunks(cluster, bound, costs))
 
 
 def best_chunks(cluster: Cluster, bound: Bound, costs: Costs) -> int | None:

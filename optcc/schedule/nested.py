@@ -206,7 +206,6 @@ class NestedRings(Recipe):
     pace: Annotated[int, Whole(1, MAX_PACE), OMITTED] = 0
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         routes, ranks, turns, blocks = Routes(cluster), len(self.order), len(self.orderings), list[Block]()
         for place, m, bounds in self._patterns(nbytes):
             sections = bounds.shape[1] - 1

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from math import isqrt, sqrt
+from math import isqrt
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -33,7 +33,7 @@ from optcc.schedule.recipe import (
     tree_channels,
 )
 from optcc.schedule.routes import Routes, busiest_seconds
-from optcc.schedule.tuned import MANY, MOST_ROOTS
+from optcc.schedule.tuned import MOST_ROOTS
 from optcc.values.cluster import Cluster
 from optcc.values.json_types import Index, Text
 
@@ -199,7 +199,7 @@ class PackedTrees(Recipe):
         return self.window or 2 + max((tree.hops + 1 for tree in self.trees), default=0) // 2
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module. Transfers are in order of (segment, hop)."""
+        """Transfers are in order of (segment, hop)."""
         routes, shares, blocks = Routes(cluster), [tree.share for tree in self.trees], list[Block]()
         if shares:
             cuts = even_cuts(0, nbytes, self.segments)
@@ -265,11 +265,7 @@ class PackedTrees(Recipe):
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
-        """For any fabric; finding the trees may take long, but not where there is a closed form.
-
-        There a NIC pays for R k chunks, with k segments of R trees, and about a segment is lost: X + R k o + X/k.
-        """
-        from optcc.theory.hubs import hub_trees
+        """For any fabric, tried where all other families stay away from the bound: finding the trees takes longest."""
 
         @cache
         def packing() -> Packing:
@@ -280,12 +276,8 @@ class PackedTrees(Recipe):
         def make(segments: int) -> PackedTrees:
             return PackedTrees(packing().trees, segments)
 
-        least_s, closed = float(bound.seconds + 2 * costs.alpha), cluster.fabric.flat and not cluster.gpu_ranks
-        if not (closed and costs.per_chunk and bound.nbytes) or len(cluster.ranks) > MANY:
-            return [CandidateFamily(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
-        best = sqrt(bound.seconds / (len(hub_trees(cluster)) * costs.per_chunk))
-        guess, least_s = max(1, round(best)), least_s + 2 * float(bound.seconds) / best
-        return [CandidateFamily(cls.family, make, guess, by_rate=False, least_s=least_s)]
+        least_s = float(bound.seconds + 2 * costs.alpha)
+        return [CandidateFamily(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
 
     @classmethod
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> PackedTrees | None:

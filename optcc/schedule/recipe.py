@@ -240,7 +240,6 @@ class OfFamily(Codec):
     flat: bool = True
 
     def read(self, raw: Json) -> Recipe:
-        """See the class."""
         for name in ("family", self.name):
             if name not in raw:
                 raise FieldError(f"a field {name!r}", "none")
@@ -256,11 +255,9 @@ class OfFamily(Codec):
         """Nothing: a recipe is checked against its cluster."""
 
     def write(self, value: Recipe) -> Json:
-        """See the class."""
         return {"family": value.family, self.name: value.content()}
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         parts = {name: {"properties": {self.name: codec(kind).schema(defs)}} for name, kind in self.families.items()}
         found = told_apart("family", parts)
         found["properties"]["family"]["description"] = f"of `{self.name}`"

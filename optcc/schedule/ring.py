@@ -122,7 +122,6 @@ class PlainRing(Recipe):
     spread: NicSpread = NicSpread.EQUAL
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         routes, ranks = Routes(cluster), len(cluster.ranks)
         require_memory(2 * ranks * (ranks - 1) * self.segments)
         template = ring_template(range(ranks), spread_ways(cluster, routes, self.spread))

@@ -353,7 +353,6 @@ class StripedExchange(Recipe):
     ways: Segments = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         ranks, routes = len(cluster.ranks), Routes(cluster)
         require_memory(2 * ranks * (ranks - 1) * (self.segments + self.ways))
         made = self._rounds(nbytes)

@@ -267,7 +267,6 @@ class ComplementaryTrees(Recipe):
         return cls(fan, trees, segments, min(reach, MAX_REACH) if alpha else 0)
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         way, rows, step = Routes(cluster), list[TemplateRow](), 1
         if len(cluster.ranks) > 1:
             rates = tree_rates(cluster)
