@@ -81,12 +81,7 @@ _OUTSIDE_ID = {"plan_id", "lowered"}
 
 def plan_content(plan: Plan) -> dict[str, Any]:
     """Everything that a plan's id is made of, as JSON values."""
-    return {
-        "format": FORMAT,
-        "version": f"{MAJOR}.{MINOR}",
-        "family": plan.recipe.family,
-        **plan_out(plan),
-    }
+    return {"format": FORMAT, "version": f"{MAJOR}.{MINOR}", "family": plan.recipe.family, **plan_out(plan)}
 
 
 def content_id(content: dict[str, Any]) -> str:

@@ -79,12 +79,7 @@ def granule(position: Fraction, nbytes: int) -> int:
 
 
 def assemble(
-    cluster: Cluster,
-    nbytes: int,
-    routes: Routes,
-    blocks: list[Block],
-    window: int = 0,
-    period: int | None = None,
+    cluster: Cluster, nbytes: int, routes: Routes, blocks: list[Block], window: int = 0, period: int | None = None
 ) -> Schedule:
     """Tile templates over their segments, drop empty transfers, sort by (segment, hop): that is the priority.
 
@@ -123,21 +118,8 @@ def assemble(
     kept = (place[c["waits"]] >= 0) & (place[c["dep"]] >= 0)
     waits, dep = place[c["waits"]][kept], place[c["dep"]][kept]
     by_row = np.lexsort((dep, waits))
-    return Schedule(
-        ranks=len(cluster.ranks),
-        nbytes=nbytes,
-        ports=routes.ports,
-        routes=tuple(routes.table),
-        route=c["route"][order].astype(np.int32),
-        offset=c["offset"][order],
-        length=c["length"][order],
-        reduce=c["reduce"][order].astype(np.bool_),
-        stage=c["stage"][order].astype(np.uint8),
-        segment=c["segment"][order].astype(np.int32),
-        dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(order))))).astype(np.int64),
-        dep_idx=dep[by_row],
-        links=routes.links,
-    )
+    own = (c[name][order] for name in ("route", "offset", "length", "reduce", "stage", "segment"))
+    return routes.schedule(nbytes, *own, np.bincount(waits, minlength=len(order)), dep[by_row])
 
 
 # Rows of a section that goes along a chain of ranks: what rings, nested rings and the published schemes share.

@@ -136,14 +136,7 @@ class Kind(IntEnum):
     RESULT = 3
 
 
-STAGES = np.array(
-    [
-        Stage.REDUCE_SCATTER,
-        Stage.TO_LEAF,
-        Stage.FROM_LEAF,
-        Stage.ALLGATHER,
-    ]
-)
+STAGES = np.array([Stage.REDUCE_SCATTER, Stage.TO_LEAF, Stage.FROM_LEAF, Stage.ALLGATHER])
 ALL = (Fraction(1),)
 """The share of a transfer's only lane; one object."""
 ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL])
@@ -348,21 +341,10 @@ def scheduled(
     for end in np.flatnonzero(used).tolist():
         (src, dst), nic = divmod(end // nics, ranks), end % nics
         route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ALL))
-    return Schedule(
-        ranks=ranks,
-        nbytes=nbytes,
-        ports=routes.ports,
-        routes=tuple(routes.table),
-        route=np.array(route, np.int32)[(np.cumsum(used) - 1)[ends]],
-        offset=rows.start[order],
-        length=(rows.stop - rows.start)[order],
-        reduce=ADDED[rows.kind][order],
-        stage=STAGES[rows.kind[order]].astype(np.uint8),
-        segment=rows.segment[order].astype(np.int32),
-        dep_ptr=ptr,
-        dep_idx=on[by_on][by_waits],
-        links=routes.links,
-    )
+    length, (added, stage) = rows.stop - rows.start, (table[rows.kind] for table in (ADDED, STAGES))
+    columns = (column[order] for column in (rows.start, length, added, stage, rows.segment))
+    which = np.array(route, np.int32)[(np.cumsum(used) - 1)[ends]]
+    return routes.schedule(nbytes, which, *columns, np.diff(ptr), on[by_on][by_waits])
 
 
 Used = list[dict[int, int]]

@@ -64,11 +64,7 @@ class GroupTree(NamedTuple):
 
 
 def trees(
-    groups: Sequence[int],
-    nics: Sequence[int],
-    uplinks: Sequence[Fraction | None],
-    apart: int | None,
-    chunks: int,
+    groups: Sequence[int], nics: Sequence[int], uplinks: Sequence[Fraction | None], apart: int | None, chunks: int
 ) -> Iterator[GroupTree]:
     """The trees of `count` chunks, in order.
 

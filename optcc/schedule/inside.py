@@ -774,21 +774,9 @@ def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:
     order = np.argsort(key, kind="stable")
     place = np.empty(base, np.int64)
     place[order] = np.arange(base)
-    return Schedule(
-        ranks=len(cluster.ranks),
-        nbytes=nbytes,
-        ports=routes.ports,
-        routes=table,
-        route=route[order].astype(np.int32),
-        offset=offset[order],
-        length=length[order],
-        reduce=reduce[order].astype(np.bool_),
-        stage=stage[order].astype(np.uint8),
-        segment=segment[order].astype(np.int32),
-        dep_ptr=np.concatenate(([0], np.cumsum(waits[order]))).astype(np.int64),
-        dep_idx=place[dep[ranges((np.cumsum(waits) - waits)[order], waits[order])]],
-        links=routes.links,
-    )
+    columns = (column[order] for column in (route, offset, length, reduce, stage, segment, waits))
+    dep = place[dep[ranges((np.cumsum(waits) - waits)[order], waits[order])]]
+    return routes.schedule(nbytes, *columns, dep).replace(routes=table)
 
 
 def _table(cluster: Cluster, routes: Routes, ends: Ints) -> tuple[tuple[Route, ...], Ints]:
@@ -1043,10 +1031,7 @@ class BufferPart:
 
 
 def inside_servers(
-    cluster: Cluster,
-    parts: Sequence[BufferPart],
-    segments: int,
-    chunks: int | None = None,
+    cluster: Cluster, parts: Sequence[BufferPart], segments: int, chunks: int | None = None
 ) -> InsideServers:
     """The recipe with nested rings between groups, about `segments` deep in all parts together.
 

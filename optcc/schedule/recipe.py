@@ -36,10 +36,7 @@ LEAF_LAST = "leaf-last"
 
 
 def ring_channel(
-    members: Sequence[int],
-    leaves: Sequence[int],
-    segments: list[tuple[int, str, Sequence[int]]],
-    window: int = 0,
+    members: Sequence[int], leaves: Sequence[int], segments: list[tuple[int, str, Sequence[int]]], window: int = 0
 ) -> dict[str, Any]:
     """A channel round a ring. `segments`: (segment, ordering, cuts); all have as many sections, section s belonging to
     members[s % m]."""

@@ -163,10 +163,7 @@ class PlainRing(Recipe):
             NicSpread.REPAIRED: "one part per NIC, a dead one's on its backup",
             NicSpread.CHANNELS: "every segment on one NIC of each",
         }
-        return [
-            ("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"),
-            ("segments", f"{self.segments}"),
-        ]
+        return [("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"), ("segments", f"{self.segments}")]
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """The ring."""

@@ -11,8 +11,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optcc.errors import InfeasibleError, InputError
 from optcc.schedule.columns import Lane, Link, Port, Route, Schedule
@@ -58,6 +60,9 @@ def ports_of(cluster: Cluster) -> tuple[Port, ...]:
 _LINK_NAMES = {"spine": "spine link of rail", "pod": "uplink of pod"}
 
 
+Column = Sequence[int] | NDArray[Any]
+
+
 class Routes:
     """Routes made on demand, and the ports and links that their lanes point into.
 
@@ -96,6 +101,36 @@ class Routes:
         """Index of the route from rank `src` to rank `dst`. Raises InfeasibleError when there is none."""
         index = self._index.get((src, dst))
         return self._add((src, dst), src, dst, self._shared_out(src, dst)) if index is None else index
+
+    def schedule(
+        self,
+        nbytes: int,
+        route: Column,
+        offset: Column,
+        length: Column,
+        reduce: Column,
+        stage: Column,
+        segment: Column,
+        waits: Column,
+        dep: Column,
+    ) -> Schedule:
+        """The schedule of these columns over the routes made so far; `waits` : of each row, how many rows it waits for;
+        `dep` : these rows, row after row."""
+        return Schedule(
+            ranks=len(self._ranks),
+            nbytes=nbytes,
+            ports=self.ports,
+            routes=tuple(self.table),
+            route=np.asarray(route, np.int32),
+            offset=np.asarray(offset, np.int64),
+            length=np.asarray(length, np.int64),
+            reduce=np.asarray(reduce, np.bool_),
+            stage=np.asarray(stage, np.uint8),
+            segment=np.asarray(segment, np.int32),
+            dep_ptr=np.concatenate(([0], np.cumsum(waits, dtype=np.int64))).astype(np.int64),
+            dep_idx=np.asarray(dep, np.int64),
+            links=self.links,
+        )
 
     def exist(self, src: int, dst: int) -> bool:
         """Whether there is a route from rank `src` to rank `dst`."""

@@ -362,21 +362,8 @@ class StripedExchange(Recipe):
         pair, kinds = np.unique(moves.src * ranks + moves.dst, return_inverse=True)
         with no_collection():
             route = np.array([routes(*divmod(ends, ranks)) for ends in pair.tolist()], np.int32)
-        return Schedule(
-            ranks=ranks,
-            nbytes=nbytes,
-            ports=routes.ports,
-            routes=tuple(routes.table),
-            route=route[kinds],
-            offset=moves.offset,
-            length=moves.length,
-            reduce=moves.reduce,
-            stage=moves.stage,
-            segment=moves.segment,
-            dep_ptr=np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(moves))))).astype(np.int64),
-            dep_idx=dep,
-            links=routes.links,
-        )
+        columns = (moves.offset, moves.length, moves.reduce, moves.stage, moves.segment)
+        return routes.schedule(nbytes, route[kinds], *columns, np.bincount(waits, minlength=len(moves)), dep)
 
     def moves(self, nbytes: int) -> Moves:
         """The transfers of `lower`, in its order, without dependencies, whatever the cluster."""
