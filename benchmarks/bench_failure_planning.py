@@ -18,8 +18,7 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from optcc.planner.standby.answers import Replanned
-from optcc.planner.standby.planner import Planner
+from optcc.planner.standby import Planner, Replanned
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_rate, format_seconds, format_size
 

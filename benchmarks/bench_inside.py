@@ -21,12 +21,9 @@ import numpy as np
 from rich.progress import track
 
 import optcc
-from optcc.schedule.candidates import Costs
-from optcc.schedule.inside import InsideServers
-from optcc.schedule.inside_candidates import best_chunks
-from optcc.schedule.inside_groups import gpu_groups
-from optcc.schedule.inside_parts import BufferPart, inside_servers
-from optcc.schedule.nested_order import nested_rings
+from optcc.schedule.inside import BufferPart, InsideServers, best_chunks, gpu_groups, inside_servers
+from optcc.schedule.nested import nested_rings
+from optcc.schedule.recipe import Costs
 from optcc.theory import nested_shares
 from optcc.theory.inside import inside_split
 from optcc.values.cluster import Cluster, Fabric

@@ -37,9 +37,9 @@ from optcc.errors import InputError
 from optcc.evaluation.tasks import code
 from optcc.files.journal import Journal
 from optcc.planner.search import slower_s
-from optcc.schedule import effort, tuned
-from optcc.schedule.candidates import Costs
+from optcc.schedule import tuned
 from optcc.schedule.families import FAMILIES
+from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_seconds
 
@@ -105,7 +105,7 @@ def planned(of: Iterator[tuple[str, Cluster, int, Costs]]) -> Iterator[tuple[str
 
 def numbers() -> dict[str, Any]:
     """Those that shape plans, and limits of planning's effort, by name."""
-    return {name: value for module in (tuned, effort) for name, value in vars(module).items() if name.isupper()}
+    return {name: value for name, value in vars(tuned).items() if name.isupper()}
 
 
 def changed(value: Any, change: str) -> Any:
@@ -204,7 +204,7 @@ def main() -> int:
             "",
             f"Made by `make bench-numbers`: {count} clusters are planned as usual.",
             "Then they are planned with half and with double of each number, and without each family.",
-            "Numbers of `optcc/schedule/tuned.py` shape plans, those of `optcc/schedule/effort.py` limit planning.",
+            "Numbers of `optcc/schedule/tuned.py` shape plans, those of `optcc/schedule/tuned.py` limit planning.",
             f"{len(CASES)} clusters have healthy and dead NICs, {format_seconds(ALPHA)} from NIC to NIC and",
             f"{format_seconds(PER_CHUNK)} per chunk; {RANDOM} are random, with NICs of all kinds and five other costs.",
             "",

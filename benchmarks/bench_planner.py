@@ -24,9 +24,8 @@ import optcc
 from optcc.errors import InputError
 from optcc.planner.search import candidate_families
 from optcc.schedule import Schedule
-from optcc.schedule.candidates import CandidateFamily
 from optcc.schedule.direct import DirectExchange
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.recipe import CandidateFamily, Recipe
 from optcc.values.cluster import Cluster, Fabric
 from optcc.values.units import format_seconds, format_size
 

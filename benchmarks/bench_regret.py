@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import replace
 from multiprocessing import get_context
 
 from uneven_clusters import Uneven, uneven
@@ -20,11 +19,9 @@ from uneven_clusters import Uneven, uneven
 import optcc
 from optcc.errors import InputError
 from optcc.planner.search import candidate_families
-from optcc.schedule.candidates import Costs
 from optcc.schedule.direct import FINDERS, DirectExchange
-from optcc.schedule.direct_candidates import FORMS
-from optcc.schedule.lanes import MAX_LANES, in_lanes
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.nics import MAX_LANES, in_lanes
+from optcc.schedule.recipe import Costs, Recipe
 
 DEPTHS = (1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 32, 48, 64, 96)
 STEPS = (*range(2, 16), *(round(16 * 1.12**k) for k in range(25)))
@@ -41,13 +38,13 @@ def by_hand(case: Uneven) -> Iterator[Recipe]:
             yield from (offer.make(depth) for depth in DEPTHS)
     for lanes in range(1, MAX_LANES + 1):
         laned, costs = in_lanes(case.cluster, lanes), Costs(case.alpha, lanes * case.per_chunk)
-        for name, finder in FINDERS.items():
+        for finder in FINDERS.values():
             if not finder.applies(laned):
                 continue
-            form = FORMS[name](laned, bound, costs)
-            yield from (replace(recipe, lanes=lanes) for recipe in form.tried(laned))
+            form = finder.form(laned, lanes, bound, costs)
+            yield from form.tried()
             for steps in STEPS:
-                yield replace(form.at(laned, steps), lanes=lanes)
+                yield form.at(steps)
 
 
 def seconds(case: Uneven, recipe: Recipe) -> float:

@@ -18,7 +18,7 @@ from pathlib import Path
 from rich.progress import track
 
 import optcc
-from optcc.schedule.nested_order import nested_rings
+from optcc.schedule.nested import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.trees import ComplementaryTrees, tree_rates
 from optcc.theory import lower_bound, nested_shares

@@ -36,8 +36,7 @@ if TYPE_CHECKING:
         SimulationError,
         VerifyError,
     )
-    from optcc.planner.standby.answers import Replanned
-    from optcc.planner.standby.planner import Planner
+    from optcc.planner.standby import Planner, Replanned
     from optcc.plans.plan import Plan
     from optcc.runtime import GrowFailedError, RankFailedError, RunResult
     from optcc.schedule import Schedule
@@ -66,8 +65,8 @@ _HOME = {
     "Nic": "values.cluster",
     "OptccError": "errors",
     "Plan": "plans.plan",
-    "Planner": "planner.standby.planner",
-    "Replanned": "planner.standby.answers",
+    "Planner": "planner.standby",
+    "Replanned": "planner.standby",
     "Rank": "values.cluster",
     "Schedule": "schedule",
     "Server": "values.cluster",

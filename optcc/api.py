@@ -18,7 +18,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.units import Quantity, as_rate, as_seconds, as_size
 
 if TYPE_CHECKING:
-    from optcc.planner.kept import Kept
+    from optcc.planner.search import Kept
     from optcc.runtime import RunResult
     from optcc.runtime.control.rendezvous import Membership
     from optcc.theory.derivation import Result

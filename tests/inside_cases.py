@@ -10,8 +10,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from optcc.schedule import Schedule
-from optcc.schedule.inside import InsideServers
-from optcc.schedule.inside_parts import inside_servers
+from optcc.schedule.inside import InsideServers, inside_servers
 from optcc.theory.inside import inside_split
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 

@@ -13,8 +13,8 @@ from typing import Any
 import optcc
 from optcc.plans.files import content_id
 from optcc.plans.plan import Plan
-from optcc.schedule.candidates import Costs
 from optcc.schedule.grouped import GroupedExchange
+from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster, Fabric
 from tests.fabrics import pods_of
 from tests.test_families import offered

@@ -14,9 +14,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InputError, VerifyError
 from optcc.schedule import Schedule, Stage
-from optcc.schedule.baselines import BASELINES
-from optcc.schedule.optcc_paper import OptccPaper
-from optcc.schedule.r2cc import R2cc
+from optcc.schedule.baselines import BASELINES, OptccPaper, R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import NicSpread, PlainRing, channels
 from optcc.theory import nested_shares

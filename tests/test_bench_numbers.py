@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import bench_numbers
 from benchmarks.bench_numbers import DOUBLE, HALF, WITHOUT, Task, Times
-from optcc.schedule import steps_one_slots, tuned
+from optcc.schedule import direct, tuned
 
 
 @pytest.mark.parametrize(
@@ -27,13 +27,13 @@ def test_half_and_double(value: object, half: object, double: object) -> None:
 
 def test_a_new_value_reaches_the_families(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuned, "UP", tuned.UP)
-    monkeypatch.setattr(steps_one_slots, "UP", tuned.UP)
-    before = steps_one_slots.step_ends(20, Fraction(6, 5))
+    monkeypatch.setattr(direct, "UP", tuned.UP)
+    before = direct.step_ends(20, Fraction(6, 5))
     bench_numbers.put("UP", Fraction(9, 10))
-    steps_one_slots.step_ends.cache_clear()
-    assert steps_one_slots.step_ends(20, Fraction(6, 5)) != before
+    direct.step_ends.cache_clear()
+    assert direct.step_ends(20, Fraction(6, 5)) != before
     monkeypatch.undo()
-    steps_one_slots.step_ends.cache_clear()
+    direct.step_ends.cache_clear()
 
 
 def test_effects() -> None:

@@ -17,9 +17,9 @@ from optcc.errors import InfeasibleError
 from optcc.plans.plan import Plan
 from optcc.runtime.engine.program import program_of
 from optcc.schedule import Schedule
-from optcc.schedule.candidates import Costs
-from optcc.schedule.carried import carried_by
 from optcc.schedule.families import FAMILIES
+from optcc.schedule.recipe import Costs
+from optcc.schedule.routes import carried_by
 from optcc.schedule.simple import all_gather, one_tree
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests import effort

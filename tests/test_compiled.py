@@ -15,14 +15,13 @@ import pytest
 from scipy.optimize import linear_sum_assignment
 
 import optcc
-from optcc.planner.kept import Kept
+from optcc.planner.search import Kept
 from optcc.plans.plan import Plan
-from optcc.schedule.candidates import Costs
 from optcc.schedule.columns import Schedule
 from optcc.schedule.compiled import assigned, grouped_by
-from optcc.schedule.direct import DirectExchange
+from optcc.schedule.direct import DirectExchange, OneStarves
 from optcc.schedule.grouped import GroupedExchange
-from optcc.schedule.steps_one import OneStarves
+from optcc.schedule.recipe import Costs
 from optcc.simulation.event_loop import waiting_rows
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster

@@ -13,11 +13,9 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.errors import InputError
-from optcc.schedule.direct import FINDERS, DirectExchange
+from optcc.schedule.direct import FINDERS, ROUND, DirectExchange, fitted, hub_shares, rail_parts, steps_of
 from optcc.schedule.nics import applies
 from optcc.schedule.routes import fluid_seconds
-from optcc.schedule.steps_none import WHOLE, hub_shares, rail_parts, steps_of
-from optcc.schedule.steps_one import fitted
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster, Fabric
 from tests.direct_cases import (
@@ -185,17 +183,17 @@ def test_steps_of_a_rail_are_all_that_its_ranks_need(lost: tuple[str, ...]) -> N
     shares = hub_shares(list(map(len, live)))
     assert shares is not None
     for i, k in [(0, 1), (2, 7), (6, 7)]:
-        have = sum(part[i, k] for part in parts.values()) / WHOLE
+        have = sum(part[i, k] for part in parts.values()) / ROUND
         assert have == pytest.approx(float((shares[i] + shares[k]) / (shares[6] + shares[7])) * (
-            sum(part[6, 7] for part in parts.values()) / WHOLE), rel=1e-3)  # fmt: skip
+            sum(part[6, 7] for part in parts.values()) / ROUND), rel=1e-3)  # fmt: skip
     on = [rank for rank, mine in enumerate(live) if 7 in mine]
     needs = parts[7][np.ix_(on, on)]
     steps, lasts = steps_of(needs), np.zeros_like(needs)
     for receivers, last in steps:
         lasts[np.arange(len(on)), receivers] += last
-    assert sum(last for _, last in steps) <= WHOLE
+    assert sum(last for _, last in steps) <= ROUND
     assert all(sorted(receivers) == list(range(len(on))) for receivers, _ in steps)
-    assert np.abs(needs - lasts).max() < WHOLE / 100
+    assert np.abs(needs - lasts).max() < ROUND / 100
     # Negative control: without the first step somebody has less.
     receivers, last = steps[0]
     lasts[np.arange(len(on)), receivers] -= last

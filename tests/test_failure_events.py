@@ -9,8 +9,7 @@ import pytest
 
 import optcc
 from optcc.errors import InfeasibleError, InputError
-from optcc.planner.standby.planner import Planner
-from optcc.planner.standby.state import Places, State
+from optcc.planner.standby import Places, Planner, State
 from tests.conftest import GBPS
 from tests.failure_cases import COSTS, MIB, uniform
 

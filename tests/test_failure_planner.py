@@ -11,11 +11,7 @@ import pytest
 
 import optcc
 from optcc.errors import InputError
-from optcc.planner.standby.answers import Basis, Progress
-from optcc.planner.standby.decisions import solve
-from optcc.planner.standby.planner import Planner
-from optcc.planner.standby.state import Places
-from optcc.planner.standby.table import Entry
+from optcc.planner.standby import Basis, Entry, Places, Planner, Progress, solve
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.values.cluster import Cluster, Fabric
@@ -224,7 +220,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[Cluster]:
         asked.append(cluster)
         return solve(cluster, *task)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("optcc.planner.standby.decisions.solve", counting)
+    monkeypatch.setattr("optcc.planner.standby.solve", counting)
     return asked
 
 

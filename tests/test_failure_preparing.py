@@ -12,10 +12,8 @@ import pytest
 
 import optcc
 from optcc.errors import OptccError
-from optcc.planner.standby.answers import Basis, Progress
-from optcc.planner.standby.background import Background, Helper, SkippedError
-from optcc.planner.standby.decisions import solve
-from optcc.planner.standby.planner import Planner
+from optcc.planner.background import Background, Helper, SkippedError
+from optcc.planner.standby import Basis, Planner, Progress, solve
 from optcc.theory.group_counts import GroupCounts
 from optcc.values.cluster import Cluster
 from tests.failure_cases import ALPHA, COSTS, MIB, uniform
@@ -46,7 +44,7 @@ def failing_on(monkeypatch: pytest.MonkeyPatch, shape: Cluster) -> list[Cluster]
             raise ValueError("no plan for it")
         return solve(cluster, *task)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("optcc.planner.standby.decisions.solve", solve_others)
+    monkeypatch.setattr("optcc.planner.standby.solve", solve_others)
     return tried
 
 

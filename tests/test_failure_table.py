@@ -6,7 +6,7 @@ import pytest
 
 import optcc
 from optcc.planner.search import candidate_families
-from optcc.planner.standby.table import Entry, Table, matching
+from optcc.planner.standby import Entry, Table, matching
 from optcc.schedule.grouped import GroupedExchange
 from optcc.theory import lower_bound
 from optcc.theory.group_counts import GroupCounts

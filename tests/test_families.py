@@ -16,9 +16,8 @@ from optcc.errors import InfeasibleError, InputError
 from optcc.planner.search import candidate_families
 from optcc.plans.plan import BASELINES, Plan
 from optcc.schedule import Schedule
-from optcc.schedule.candidates import CandidateFamily
 from optcc.schedule.families import FAMILIES
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.recipe import CandidateFamily, Recipe
 from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
 from tests.conftest import clusters, degraded

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InputError, SimulationError
 from optcc.schedule import Lane, Schedule
+from optcc.schedule.columns import stripes_of
 from optcc.schedule.nested import NestedRings, Ordering
-from optcc.schedule.stripes import stripes_of
 from optcc.simulation.faults import Fault, fault_tables
 from optcc.simulation.simulator import Receivers, Simulation, _fabric
 from optcc.simulation.usage import services

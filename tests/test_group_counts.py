@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from optcc.errors import InfeasibleError, InputError
-from optcc.planner.standby.state import limited
-from optcc.schedule.nested_order import nested_rings, rings_in_order
+from optcc.planner.standby import limited
+from optcc.schedule.nested import nested_rings, rings_in_order
 from optcc.theory import lower_bound, nested_shares
 from optcc.theory.group_counts import GroupCounts, signature
 from optcc.theory.hubs import hub_split

@@ -15,11 +15,9 @@ import optcc
 from optcc.errors import InputError
 from optcc.planner.search import candidate_families
 from optcc.schedule import grouped
-from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.columns import Schedule
-from optcc.schedule.grouped import GroupedExchange, links_of, nics_of
-from optcc.schedule.grouped_candidates import grouped_candidates
-from optcc.schedule.grouped_steps import in_steps
+from optcc.schedule.grouped import GroupedExchange, in_steps, links_of, nics_of
+from optcc.schedule.recipe import CandidateFamily, Costs
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster, Fabric
@@ -44,7 +42,7 @@ def lacking(cluster: Cluster, dead: int) -> Cluster:
 
 
 def of(cluster: Cluster) -> list[CandidateFamily]:
-    return grouped_candidates(cluster, optcc.lower_bound(uniform(3), 2**24), Costs(ALPHA, PER_CHUNK))
+    return GroupedExchange.candidates(cluster, optcc.lower_bound(uniform(3), 2**24), Costs(ALPHA, PER_CHUNK))
 
 
 def offered(cluster: Cluster, segments: int = 8) -> GroupedExchange:
@@ -175,7 +173,7 @@ def test_a_starving_server_in_pods_is_apart(nbytes: int, chunks: int, most: floa
     """1.25 and 1.13 times the bound where it is in its group. It is busy for all but the first and last few steps."""
     cluster = lacking(pods_of(uniform(64), 8, factor=4), 4)
     bound = optcc.lower_bound(cluster, nbytes)
-    recipe = grouped_candidates(cluster, bound, Costs(ALPHA, PER_CHUNK))[0].make(chunks)
+    recipe = GroupedExchange.candidates(cluster, bound, Costs(ALPHA, PER_CHUNK))[0].make(chunks)
     assert isinstance(recipe, GroupedExchange)
     assert recipe.apart == 1
     schedule = recipe.lower(cluster, nbytes)
@@ -186,7 +184,8 @@ def test_a_server_is_apart_where_it_alone_starves() -> None:
     def apart(cluster: Cluster) -> set[int | None]:
         bound = optcc.lower_bound(cluster, 2**24)
         return {
-            offer.make(8).content()["apart"] for offer in grouped_candidates(cluster, bound, Costs(ALPHA, PER_CHUNK))
+            offer.make(8).content()["apart"]
+            for offer in GroupedExchange.candidates(cluster, bound, Costs(ALPHA, PER_CHUNK))
         }
 
     pods = pods_of(uniform(16, 4), 8)
@@ -200,7 +199,7 @@ def test_a_server_is_apart_where_it_alone_starves() -> None:
 
 def test_few_bytes_beside_a_server_apart_are_one_chunk() -> None:
     cluster = lacking(pods_of(uniform(16, 4), 8), 2)
-    (offer,) = grouped_candidates(cluster, optcc.lower_bound(cluster, 64), Costs(ALPHA, PER_CHUNK))
+    (offer,) = GroupedExchange.candidates(cluster, optcc.lower_bound(cluster, 64), Costs(ALPHA, PER_CHUNK))
     assert offer.shortlist is not None
     assert {recipe.segments for recipe in offer.shortlist()} == {1}
 
@@ -236,7 +235,7 @@ def test_its_fluid_time_is_below_that_of_its_schedule(
     for nic in dead:
         cluster = cluster.degrade(nic)
     bound = optcc.lower_bound(cluster, nbytes)
-    recipes = [offer.make(96) for offer in grouped_candidates(cluster, bound, Costs(ALPHA, PER_CHUNK))]
+    recipes = [offer.make(96) for offer in GroupedExchange.candidates(cluster, bound, Costs(ALPHA, PER_CHUNK))]
     assert recipes or rails
     for recipe in recipes:
         told = recipe.fluid_s(cluster, nbytes)

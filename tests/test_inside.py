@@ -17,10 +17,18 @@ from optcc.errors import InfeasibleError, VerifyError
 from optcc.schedule import Port, Schedule
 from optcc.schedule.assemble import TemplateRow, assemble
 from optcc.schedule.columns import Stage
-from optcc.schedule.inside import Bundle, InsideServers
-from optcc.schedule.inside_groups import even_shares, gpu_groups, shares_by_rate, usable, view
-from optcc.schedule.inside_parts import BufferPart, inside_servers
-from optcc.schedule.nested_order import nested_rings
+from optcc.schedule.inside import (
+    BufferPart,
+    Bundle,
+    InsideServers,
+    even_shares,
+    gpu_groups,
+    inside_servers,
+    shares_by_rate,
+    usable,
+    view,
+)
+from optcc.schedule.nested import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.routes import Routes
 from optcc.theory.inside import inside_split

@@ -16,14 +16,19 @@ import optcc
 from optcc.errors import InfeasibleError, VerifyError
 from optcc.planner.search import candidate_families
 from optcc.plans.plan import Plan
-from optcc.schedule.candidates import Costs
 from optcc.schedule.columns import GRANULE
-from optcc.schedule.inside import Bundle, InsideServers
-from optcc.schedule.inside_candidates import best_chunks
-from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, usable, view
-from optcc.schedule.inside_parts import inside_exchange
-from optcc.schedule.many_objects import no_collection
-from optcc.schedule.routes import fluid_seconds
+from optcc.schedule.inside import (
+    Bundle,
+    InsideServers,
+    best_chunks,
+    gpu_groups,
+    inside_exchange,
+    shares_by_rate,
+    usable,
+    view,
+)
+from optcc.schedule.recipe import Costs
+from optcc.schedule.routes import fluid_seconds, no_collection
 from optcc.schedule.striped import StripedExchange
 from optcc.theory.hubs import hub_split
 from optcc.values.cluster import Cluster

@@ -11,10 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.errors import InfeasibleError, InputError
-from optcc.schedule.inside import InsideServers
-from optcc.schedule.inside_channels import channels
-from optcc.schedule.inside_groups import gpu_groups, shares_of_slot, usable
-from optcc.schedule.inside_parts import BufferPart, inside_servers
+from optcc.schedule.inside import (
+    BufferPart,
+    InsideServers,
+    channels,
+    gpu_groups,
+    inside_servers,
+    shares_of_slot,
+    usable,
+)
 from optcc.theory.inside import inside_split
 from tests.effort import examples
 from tests.inside_cases import WHOLE, gpus, recipe, some_shares

@@ -10,10 +10,17 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.errors import InfeasibleError
-from optcc.schedule.inside import Bundle, InsideServers, nvlink_load
-from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, view
-from optcc.schedule.inside_parts import BufferPart, inside_servers
-from optcc.schedule.nested_order import nested_rings
+from optcc.schedule.inside import (
+    BufferPart,
+    Bundle,
+    InsideServers,
+    gpu_groups,
+    inside_servers,
+    nvlink_load,
+    shares_by_rate,
+    view,
+)
+from optcc.schedule.nested import nested_rings
 from optcc.schedule.routes import fluid_seconds
 from optcc.theory.inside import InsideSplit, costs, inside_split, mix
 from optcc.values.cluster import Cluster

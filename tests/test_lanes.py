@@ -13,7 +13,7 @@ import optcc
 from optcc.errors import InputError
 from optcc.planner.search import candidate_families
 from optcc.schedule.direct import DirectExchange
-from optcc.schedule.lanes import MAX_LANES, differ, in_lanes, lane_lines
+from optcc.schedule.nics import MAX_LANES, differ, in_lanes, lane_lines
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster
 from tests.conftest import degraded

@@ -14,17 +14,17 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
-from optcc.schedule.effort import MANY
-from optcc.schedule.inside_parts import inside_servers
-from optcc.schedule.nested import NestedRings, Ordering
-from optcc.schedule.nested_pace import (
+from optcc.schedule.inside import inside_servers
+from optcc.schedule.nested import (
     PERIOD,
+    NestedRings,
+    Ordering,
     in_time,
     keeping,
     sections_of,
     two_segments_under_way,
 )
-from optcc.schedule.tuned import FEW_LEAVES
+from optcc.schedule.tuned import FEW_LEAVES, MANY
 from optcc.theory.inside import inside_split
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded

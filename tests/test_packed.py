@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 from optcc.errors import InfeasibleError, InputError, VerifyError
 from optcc.plans.plan import Plan
-from optcc.schedule.arcs import Arc, Arcs
-from optcc.schedule.packed import PackedTrees, TreePair
+from optcc.schedule.packed import Arc, Arcs, PackedTrees, TreePair
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
 from optcc.simulation.verifier import verify

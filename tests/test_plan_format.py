@@ -20,10 +20,10 @@ from optcc.cli import main
 from optcc.cli.schema import plan_schema
 from optcc.errors import InfeasibleError, InputError
 from optcc.export.chunks import deeper
-from optcc.plans import lowered_part
 from optcc.plans.files import MAJOR, MINOR, content_id, load_plan
+from optcc.plans.lowered import lowered_content
 from optcc.plans.plan import Plan
-from optcc.schedule.families import FAMILIES, REMOVED
+from optcc.schedule.families import FAMILIES
 from optcc.values.cluster import Cluster
 from tests.effort import examples
 from tests.plan_cases import GOLDEN, again, bent, cases, extended, places
@@ -89,14 +89,14 @@ def test_channels_of_every_family(name: str) -> None:
             plan = replace(plan, recipe=replace(plan.recipe, segments=segments, chunks=segments))
         elif name != "inside-servers":
             plan = deeper(plan, segments)
-        lowered = lowered_part.lowered_content(plan, "transfers")
+        lowered = lowered_content(plan, "transfers")
         assert complaints({**json.loads(cases()[name].to_json()), "lowered": lowered}) == []
         assert by_rules(lowered) == by_rows(lowered)
 
 
 @pytest.mark.parametrize("name", ["nested-rings", "trees", "r2cc-allreduce"])
 def test_the_comparison_of_channels_can_fail(name: str) -> None:
-    lowered = lowered_part.lowered_content(cases()[name], "transfers")
+    lowered = lowered_content(cases()[name], "transfers")
     rows = by_rows(lowered)
     for channel in lowered["channels"]:
         for where in ("owners", "via", "members", "up"):
@@ -113,7 +113,7 @@ def test_the_comparison_of_channels_can_fail(name: str) -> None:
 
 @pytest.mark.parametrize("name", cases())
 def test_lanes_carry_every_byte_of_every_transfer(name: str) -> None:
-    lowered = lowered_part.lowered_content(cases()[name], "transfers")
+    lowered = lowered_content(cases()[name], "transfers")
     lengths = {(r, n) for r, n in zip(lowered["transfers"]["route"], lowered["transfers"]["length"], strict=True)}
     written = {(r, split["length"]) for r, route in enumerate(lowered["routes"]) for split in route["splits"]}
     for channel in lowered["channels"]:
@@ -131,15 +131,15 @@ def test_lanes_carry_every_byte_of_every_transfer(name: str) -> None:
 
 @pytest.mark.parametrize("name", cases())
 def test_a_layout_is_all_but_the_transfers(name: str) -> None:
-    whole = lowered_part.lowered_content(cases()[name], "transfers")
-    layout = {**lowered_part.lowered_content(cases()[name], "layout"), "depth": "transfers"}
+    whole = lowered_content(cases()[name], "transfers")
+    layout = {**lowered_content(cases()[name], "layout"), "depth": "transfers"}
     assert layout == {part: value for part, value in whole.items() if part != "transfers"}
     with pytest.raises(InputError, match="no such depth"):
         cases()[name].to_json("all")
 
 
 def test_too_many_transfers_for_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lowered_part, "MAX_TRANSFERS", 10)
+    monkeypatch.setattr("optcc.plans.lowered.MAX_TRANSFERS", 10)
     with pytest.raises(InputError, match=r"too many transfers.*--lowered layout"):
         cases()["trees"].to_json("transfers")
     assert cases()["trees"].to_json("layout")
@@ -325,7 +325,6 @@ def test_other_majors_and_no_versions_are_refused(version: object) -> None:
         Plan.from_json(again(content))
 
 
-REMOVED_PLANS = GOLDEN.parent / "removed_plans"
 GOLDENS = sorted(GOLDEN.glob("*/*.plan.json"))
 
 
@@ -342,16 +341,6 @@ def test_published_files_are_read_and_lower_to_the_same_transfers(path: Path) ->
     assert complaints(content) == []
     assert content["lowered"]["depth"] == "transfers"
     assert load_plan(path).plan_id == content["plan_id"]
-
-
-@pytest.mark.parametrize("path", sorted(REMOVED_PLANS.glob("*.plan.json")), ids=lambda path: path.name)
-def test_families_that_there_were_are_refused_by_name(path: Path) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert content["family"] in {*REMOVED, "grouped-exchange"}  # the one that is left had another recipe
-    with pytest.raises(InputError, match="family of an earlier version") as error:
-        load_plan(path)
-    assert error.value.got == content["family"]
-    assert "anew with optcc plan" in str(error.value.hint)
 
 
 # ---- examples and commands ------------------------------------------------------------------------------------------

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from optcc import api
 from optcc.errors import InfeasibleError
 from optcc.plans.files import MAJOR, MINOR
-from optcc.plans.lowered_part import lowered_content
+from optcc.plans.lowered import lowered_content
 from optcc.plans.plan import Plan
-from optcc.schedule.stripes import stripes_of
+from optcc.schedule.columns import stripes_of
 from optcc.values.cluster import Cluster
 from tests.plan_cases import GOLDEN, again, bent, cases, extended
 from tests.test_families import ANY, offered

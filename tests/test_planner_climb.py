@@ -13,8 +13,8 @@ import pytest
 from optcc import lower_bound
 from optcc.planner import search
 from optcc.planner.search import candidates, try_depths
-from optcc.schedule.candidates import CandidateFamily
-from optcc.schedule.effort import LARGE
+from optcc.schedule.recipe import CandidateFamily
+from optcc.schedule.tuned import LARGE
 from optcc.values.cluster import Cluster
 
 TIMES = {1: 2.038, 2: 1.736, 3: 1.643, 4: 1.751, 6: 1.747, 8: 1.681, 12: 1.7, 16: 1.76, 24: 1.9, 32: 2.0}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.planner.search import candidate_families
 from optcc.schedule.direct import FINDERS, DirectExchange
-from optcc.schedule.pods import direct_uplink_s, pod_numbers
+from optcc.schedule.nics import direct_uplink_s, pod_numbers
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster
 from tests.direct_cases import direct

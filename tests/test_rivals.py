@@ -19,10 +19,8 @@ from optcc.evaluation import rivals
 from optcc.evaluation.cells import CellOutcome, EvaluationCell
 from optcc.evaluation.straggler import hops_of
 from optcc.evaluation.straggler import published_form as form_on_the_page
-from optcc.schedule.baselines import BASELINES, optcc_published, r2cc
+from optcc.schedule.baselines import BASELINES, OptccPaper, R2cc, optcc_published, r2cc
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.optcc_paper import OptccPaper
-from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster, Fabric

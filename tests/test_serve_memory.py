@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pytest
 
 from optcc.errors import InputError
-from optcc.planner.standby.background import MemoryLimitError
+from optcc.planner.background import MemoryLimitError
 from optcc.schedule import assemble
 from optcc.serve import work
 from optcc.serve.lanes import ThreadLane, Workers
@@ -127,7 +127,7 @@ def test_a_worker_ends_with_the_service_that_is_killed() -> None:
     """In the middle of what it computes, where it reads from no pipe that could close."""
     script = (
         "import os, time\n"
-        "from optcc.planner.standby.background import Helper\n"
+        "from optcc.planner.background import Helper\n"
         "helper = Helper()\n"
         "print(helper(os.getpid), flush=True)\n"
         "helper(time.sleep, 1000)\n"

@@ -15,7 +15,7 @@ import pytest
 
 import optcc
 from optcc.errors import InfeasibleError, InputError, OptccError
-from optcc.planner.standby.background import Helper
+from optcc.planner.background import Helper
 from optcc.plans.plan import Plan
 from optcc.serve.messages import JobRequest, PlanRequest
 from optcc.serve.replies import Replies

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InputError, SimulationError
 from optcc.schedule import Lane, Link, Port, Route, Schedule
-from optcc.schedule.stripes import stripes_of
+from optcc.schedule.columns import stripes_of
 from optcc.simulation.simulator import TICKS_PER_S, Receivers
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conftest import GBPS, clusters, degraded

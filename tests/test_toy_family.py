@@ -17,16 +17,14 @@ import pytest
 import optcc
 from optcc.errors import InputError
 from optcc.export.formats import write
-from optcc.planner.standby.answers import Basis
-from optcc.planner.standby.planner import Planner
+from optcc.planner.standby import Basis, Planner
 from optcc.plans.files import load_plan, save_plan
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
 from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
-from optcc.schedule.candidates import CandidateFamily, Costs
 from optcc.schedule.columns import Stage
 from optcc.schedule.families import FAMILIES
-from optcc.schedule.recipe import Recipe, require
+from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, require
 from optcc.schedule.routes import Routes
 from optcc.theory.group_counts import GroupCounts
 from optcc.values.bound import Bound

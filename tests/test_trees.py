@@ -15,10 +15,18 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InfeasibleError, InputError, VerifyError
 from optcc.schedule.columns import GRANULE
-from optcc.schedule.nested_order import nested_rings
+from optcc.schedule.nested import nested_rings
 from optcc.schedule.routes import fluid_seconds
-from optcc.schedule.tree_shapes import TICKS, complementary, critical_leaves, deal, spare_degrees
-from optcc.schedule.trees import MAX_REACH, ComplementaryTrees, tree_rates
+from optcc.schedule.trees import (
+    MAX_REACH,
+    TICKS,
+    ComplementaryTrees,
+    complementary,
+    critical_leaves,
+    deal,
+    spare_degrees,
+    tree_rates,
+)
 from optcc.theory.segments import Pipeline, segment_count
 from optcc.theory.trees import best_segments, busiest, seconds, shapes, tree_time
 from optcc.values.cluster import Cluster, Nic, Server

@@ -11,8 +11,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from optcc.schedule.arcs import Arc
-from optcc.schedule.packed import TreePair
+from optcc.schedule.packed import Arc, TreePair
 from optcc.theory.bounds import lower_bound
 from optcc.theory.shares import nested_loads
 from optcc.values.cluster import Cluster

@@ -23,8 +23,7 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
 from optcc.errors import CertificateError, InfeasibleError, InputError, OptccError
-from optcc.schedule.arcs import Arc
-from optcc.schedule.packed import PackedTrees, TreePair
+from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.theory.bounds import lower_bound
 from optcc.theory.hubs import hub_trees
 from optcc.theory.interior import most_weight

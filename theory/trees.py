@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
-from optcc.schedule.effort import MANY
-from optcc.schedule.tree_shapes import TICKS, complementary, spare_degrees
-from optcc.schedule.trees import ComplementaryTrees, tree_rates
+from optcc.schedule.trees import TICKS, ComplementaryTrees, complementary, spare_degrees, tree_rates
+from optcc.schedule.tuned import MANY
 from optcc.values.cluster import Cluster
 
 FILL = Fraction(3, 2)

@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from optcc.plans.fields import PlanFields
-from optcc.plans.files import FORMAT, MAJOR, MINOR
-from optcc.plans.lowered_fields import LoweredFields
+from optcc.plans.files import FORMAT, MAJOR, MINOR, PlanFields
+from optcc.plans.lowered import LoweredFields
 from optcc.values.canonical_json import lines
 from optcc.values.json_records import RecordCodec
 from optcc.values.json_types import MOST_INDEX, Defs

@@ -60,7 +60,7 @@ def plan(
     With --alpha or --per-chunk, families and depths are tried in virtual time and the fastest is taken.
     """
     from optcc import api
-    from optcc.planner.kept import Kept
+    from optcc.planner.search import Kept
     from optcc.plans.files import save_plan
     from optcc.reports.console import working
     from optcc.reports.plan import expected, expected_json, plan_json, print_plan

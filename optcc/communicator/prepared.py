@@ -13,9 +13,8 @@ from optcc.plans.plan import Plan
 from optcc.runtime.control.member import Member
 from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.wires.layout import WINDOW_BYTES, layout_of
-from optcc.schedule.carried import carried_by
 from optcc.schedule.columns import Schedule
-from optcc.schedule.routes import ports_of
+from optcc.schedule.routes import carried_by, ports_of
 from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
 from optcc.schedule.tuned import PIECE_BYTES
 from optcc.values.cluster import Cluster

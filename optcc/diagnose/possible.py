@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from optcc.diagnose.evidence import Observation
 from optcc.diagnose.ports import NicDirections
 from optcc.errors import InfeasibleError
-from optcc.schedule.candidates import Costs
+from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ from dataclasses import replace
 from fractions import Fraction
 
 from optcc.errors import InputError
+from optcc.schedule.assemble import channel_count
 from optcc.schedule.baselines import BASELINES, optcc_published, r2cc
-from optcc.schedule.channels import channel_count
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster

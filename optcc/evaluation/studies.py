@@ -108,7 +108,7 @@ class Rails:
         from optcc.api import lower_bound, lower_bound_with_costs, plan
         from optcc.planner.search import candidates
         from optcc.schedule.baselines import balance
-        from optcc.schedule.candidates import CandidateFamily
+        from optcc.schedule.recipe import CandidateFamily
         from optcc.simulation.simulator import simulate
 
         whole = self.whole

@@ -24,7 +24,7 @@ from optcc.export.limits import refuse_above
 from optcc.export.nodes import Node, chained, parted
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
-from optcc.schedule.stripes import Stripes, stripes_of
+from optcc.schedule.columns import Stripes, stripes_of
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster
 

@@ -17,17 +17,33 @@ from itertools import pairwise
 from math import inf
 
 from optcc.errors import InputError
-from optcc.planner.kept import Kept
 from optcc.plans.plan import Plan
 from optcc.schedule.baselines import BASELINES
-from optcc.schedule.candidates import CandidateFamily, Costs, default_segments
 from optcc.schedule.columns import Schedule
-from optcc.schedule.effort import DEFAULT_SEGMENTS, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
 from optcc.schedule.families import FAMILIES
-from optcc.schedule.recipe import MAX_SEGMENTS, Recipe
+from optcc.schedule.recipe import MAX_SEGMENTS, CandidateFamily, Costs, Recipe, default_segments
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
 from optcc.simulation.simulator import simulate
 from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster, Nic
+
+# The schedule of the fastest candidate so far.
+
+
+class Kept:
+    """The schedule that the fastest candidate lowers to, so that nobody has to lower it again."""
+
+    def __init__(self) -> None:
+        self._fastest: tuple[float, Recipe, Schedule] | None = None
+
+    def offer(self, time_s: float, recipe: Recipe, schedule: Schedule) -> None:
+        """Keep it, if none that is kept is as fast."""
+        if self._fastest is None or time_s < self._fastest[0]:
+            self._fastest = time_s, recipe, schedule
+
+    def schedule(self, recipe: Recipe) -> Schedule | None:
+        """That of `recipe`, if it is kept."""
+        return self._fastest[2] if self._fastest is not None and self._fastest[1] == recipe else None
 
 
 @dataclass(frozen=True)
@@ -41,11 +57,17 @@ class Candidate:
 
 
 def candidate_families(
-    cluster: Cluster, bound: Bound, *, alpha: Fraction = Fraction(0), per_chunk: Fraction = Fraction(0)
+    cluster: Cluster,
+    bound: Bound,
+    *,
+    alpha: Fraction = Fraction(0),
+    per_chunk: Fraction = Fraction(0),
+    family: str | None = None,
 ) -> list[CandidateFamily]:
-    """What the families offer for the cluster, the default one first. Making a recipe may find that there is none."""
-    costs = Costs(alpha, per_chunk)
-    return [offer for family in FAMILIES.values() for offer in family.candidates(cluster, bound, costs)]
+    """What the families, or one of them, offer for the cluster, the default one first. Making a recipe may find that
+    there is none."""
+    costs, kinds = Costs(alpha, per_chunk), [kind for name, kind in FAMILIES.items() if family in (None, name)]
+    return [offer for kind in kinds for offer in kind.candidates(cluster, bound, costs)]
 
 
 def merged_nics(cluster: Cluster) -> Cluster:
@@ -212,13 +234,12 @@ def choose(
     Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
     told what is tried, such as "trees, 12 segments".
     """
-    offered = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk)
-    if family is not None:
-        names = ", ".join(dict.fromkeys(offer.name for offer in offered))
-        offered = [offer for offer in offered if offer.name == family]
-        if not offered:
-            what = "a family for other clusters" if family in FAMILIES else "no such family"
-            raise InputError(what, where="--family", expected=f"one of {names}", got=family)
+    offered = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk, family=family)
+    if family is not None and not offered:
+        others = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk)
+        names = ", ".join(dict.fromkeys(offer.name for offer in others))
+        what = "a family for other clusters" if family in FAMILIES else "no such family"
+        raise InputError(what, where="--family", expected=f"one of {names}", got=family)
     if progress is not None:
         offered = [_telling(offer, progress) for offer in offered]
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:

@@ -7,17 +7,70 @@ from __future__ import annotations
 
 import hashlib
 import re
+from dataclasses import dataclass
+from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from optcc.errors import InputError
 from optcc.files.content import json_object, text_of
 from optcc.files.reading import read_file, shown
 from optcc.files.writing import write_file
-from optcc.plans.fields import plan_in, plan_out
 from optcc.plans.plan import Plan
+from optcc.schedule.families import FAMILIES
+from optcc.schedule.recipe import OfFamily, Recipe
+from optcc.values.bound import Bound, Certificate, ProgramCertificate
 from optcc.values.canonical_json import MAX_BYTES, agree, canonical, lines, parse
-from optcc.values.json_types import FieldError
+from optcc.values.cluster_json import InFile
+from optcc.values.json_records import read_json, write_json
+from optcc.values.json_types import Bytes, FieldError
+
+# The fields of a plan file: what a plan's id is made of.
+
+
+@dataclass(frozen=True)
+class BoundFields:
+    """A bound as plans have it, without what proves that it is reached: an executor needs neither.
+
+    seconds : no AllReduce takes less; fault_free_s : the same before any failure
+    bottleneck : the certificate in words
+    """
+
+    seconds: Fraction
+    fault_free_s: Fraction
+    bottleneck: str
+    certificate: Certificate | ProgramCertificate
+
+
+@dataclass(frozen=True)
+class PlanFields:
+    """A plan as files have it.
+
+    nbytes : bytes of the buffer on each rank
+    """
+
+    nbytes: Bytes
+    recipe: Annotated[Recipe, OfFamily("recipe", FAMILIES)]
+    bound: BoundFields
+    cluster: InFile
+
+
+def plan_out(plan: Plan) -> dict[str, Any]:
+    """The fields of `plan` as JSON values."""
+    bound = plan.bound
+    told = BoundFields(bound.seconds, bound.fault_free_s, bound.bottleneck, bound.certificate)
+    return write_json(PlanFields, PlanFields(bound.nbytes, plan.recipe, told, plan.cluster))  # type: ignore[no-any-return]
+
+
+def plan_in(raw: dict[str, Any]) -> Plan:
+    """The plan whose fields are `raw`. FieldError or InputError for anything else."""
+    read: PlanFields = read_json(PlanFields, raw)
+    told = read.bound
+    bound = Bound(read.nbytes, told.seconds, told.fault_free_s, told.bottleneck, told.certificate)
+    plan = Plan(read.cluster, bound, read.recipe)
+    plan.recipe.check(plan.cluster)
+    return plan
+
 
 FORMAT = "optcc-plan"
 MAJOR, MINOR = 1, 0
@@ -28,12 +81,7 @@ _OUTSIDE_ID = {"plan_id", "lowered"}
 
 def plan_content(plan: Plan) -> dict[str, Any]:
     """Everything that a plan's id is made of, as JSON values."""
-    return {
-        "format": FORMAT,
-        "version": f"{MAJOR}.{MINOR}",
-        "family": plan.recipe.family,
-        **plan_out(plan),
-    }
+    return {"format": FORMAT, "version": f"{MAJOR}.{MINOR}", "family": plan.recipe.family, **plan_out(plan)}
 
 
 def content_id(content: dict[str, Any]) -> str:
@@ -47,7 +95,7 @@ def write_plan(plan: Plan, lowered: str | None = None) -> str:
     content = plan_content(plan)
     content = {"format": FORMAT, "version": content["version"], "plan_id": content_id(content), **content}
     if lowered is not None:
-        from optcc.plans.lowered_part import lowered_content
+        from optcc.plans.lowered import lowered_content
 
         content["lowered"] = lowered_content(plan, lowered)
     return lines(content, 0)
@@ -68,7 +116,7 @@ def read_plan(text: str, where: str) -> Plan:
         plan = plan_in(raw)
         known: dict[str, Any] = plan_content(plan)
         if "lowered" in raw:
-            from optcc.plans.lowered_part import lowered_content
+            from optcc.plans.lowered import lowered_content
 
             lowered = raw["lowered"]
             known["lowered"] = lowered_content(plan, lowered.get("depth") if isinstance(lowered, dict) else lowered)

@@ -92,7 +92,7 @@ class Plan:
 
         lowered : also write what it lowers to, "layout" (rings, trees, NIC shares, offsets) or "transfers" (every row
             besides). It belongs to no id: a plan is the same plan with and without it.
-        Raises InputError where `optcc.plans.lowered_part.lowered_content` does.
+        Raises InputError where `optcc.plans.lowered.lowered_content` does.
         """
         from optcc.plans.files import write_plan
 

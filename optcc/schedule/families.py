@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
+from optcc.schedule.baselines import OptccPaper, R2cc
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.nested import NestedRings
-from optcc.schedule.optcc_paper import OptccPaper
 from optcc.schedule.packed import PackedTrees
-from optcc.schedule.r2cc import R2cc
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import PlainRing
 from optcc.schedule.striped import StripedExchange
@@ -29,15 +28,3 @@ FAMILIES: dict[str, type[Recipe]] = {
         OptccPaper,
     )
 }
-REMOVED = frozenset(
-    {
-        "exchange",
-        "timetable",
-        "lockstep-exchange",
-        "latin-exchange",
-        "steady-exchange",
-        "apart-exchange",
-        "mixed-exchange",
-    }
-)
-"""Families of earlier versions, whose plans are made anew: `DirectExchange` or another one serves their clusters."""

@@ -6,41 +6,306 @@ exchange among all. But a chunk is gathered from S-1 + G-1 others instead of P-1
 far fewer chunks where there are many servers. Where pods are the groups, their uplinks carry the data once each way, as
 the bound demands.
 
-The route of a chunk is a tree (`grouped_trees`), the time of each transfer is found in steps (`grouped_steps`). A plan
+The route of a chunk is a tree (`trees`), the time of each transfer is found in steps (`in_steps`). A plan
 holds the groups and the number of chunks; the rest follows from the cluster.
 """
 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
+from heapq import heappop, heappush
 from itertools import chain
-from typing import TYPE_CHECKING, Annotated, ClassVar, Self
+from math import ceil, isqrt, sqrt
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
-from optcc.errors import InputError
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
-from optcc.schedule.direct_rows import Ints, Kind, scheduled
-from optcc.schedule.grouped_steps import GroupMove, in_steps
-from optcc.schedule.grouped_trees import GroupTree, trees
-from optcc.schedule.many_objects import no_collection
-from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, pace_lines
-from optcc.schedule.pods import pod_numbers, uplinks
-from optcc.schedule.recipe import Recipe, Segments, require
-from optcc.schedule.routes import Routes
-from optcc.schedule.steps import Used, rows_of
+from optcc.schedule.direct import Ints, Kind, Used, rows_of, scheduled
+from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, pace_lines, pod_numbers, uplinks
+from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
+from optcc.schedule.routes import Routes, no_collection
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, FEWEST, LANDS, LARGE, MOST_TRIED, TRIED_MOVES
+from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import Least
-from optcc.values.json_types import Index, Json
+from optcc.values.json_types import Index
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import CandidateFamily, Costs
     from optcc.theory.group_counts import GroupCounts
-    from optcc.values.bound import Bound
+
+# Direct exchange in two levels: the tree along which each chunk of the data is summed up, and its result spread.
+#
+# In each group one rank, the hub, gathers the chunk from its group; one of the hubs adds last, and the others send it
+# their sums. Or, in one level, one rank gathers the chunk from all ranks of every group. A rank *apart* is in no
+# group when sums are formed. For one half of the chunks it adds last of all: the hub sends it the sum. For the other
+# half it sends its data to the hub that adds last.
+#
+# Every chunk, whatever its tree, is sent 2(P-1) times in all. So the choice is who sends how often, and the turn goes
+# to the rank or group with the least work so far. Hubs take turns in their groups, by their NICs. Groups take turns
+# to have the hub that adds last, by their NICs and uplinks. A chunk goes in one level, which takes work off all
+# groups but one, if all are less busy then.
+
+
+class GroupTree(NamedTuple):
+    """parents : towards whom each rank sends its sum, the last one -1
+    steps : the work of the busiest rank or uplink up to this chunk, in chunks on each NIC
+    even : `steps` if the work were spread evenly in every group
+    """
+
+    parents: tuple[int, ...]
+    steps: Fraction
+    even: Fraction
+
+
+def trees(
+    groups: Sequence[int], nics: Sequence[int], uplinks: Sequence[Fraction | None], apart: int | None, chunks: int
+) -> Iterator[GroupTree]:
+    """The trees of `count` chunks, in order.
+
+    groups : of each rank its group, 0 to G-1; nics : of each rank, how many it has; uplinks : of each group, how many
+    chunks cross its border at a time, each way, None: any number; apart : the rank apart, None: there is none
+    """
+    ranks, every = len(groups), range(len(uplinks))
+    members = [[r for r in range(ranks) if groups[r] == group and r != apart] for group in every]
+    sizes, room = [len(own) for own in members], [sum(nics[r] for r in own) for own in members]
+    alike = {count: [r for r in range(ranks) if nics[r] == count] for count in {*nics}}
+    ways = [_two_levels(sizes, last, None if apart is None else groups[apart]) for last in every]
+    direct = [_one_level(sizes, last) for last in every]
+    gathered, added_last = [0] * ranks, [0] * ranks  # what each has sent, as one of its group, and for all groups
+    busy, crossed, lasts = ([0] * len(every) for _ in range(3))  # of groups: sent, over uplinks, how often the last
+
+    def linked(way: GroupWork) -> float:
+        """How busy the busiest uplink would be."""
+        links = enumerate(uplinks)
+        return max([(crossed[g] + way.across[g]) / float(link) for g, link in links if link is not None], default=0.0)
+
+    def after(way: GroupWork) -> float:
+        """How busy the busiest group or uplink would be."""
+        return max(linked(way), *((busy[g] + way.sent[g]) / room[g] for g in every))
+
+    for chunk in range(chunks):
+        hubs = [min(own, key=lambda r: (gathered[r] / nics[r], r)) for own in members]
+        load = [(gathered[r] + added_last[r]) / nics[r] for r in hubs]
+        # With two groups it has no more to do than the other one.
+        last = min(every, key=lambda g: (max(load[g], linked(ways[g])) * (len(every) > 2), lasts[g] / room[g]))
+        way, other = ways[last], min(every, key=lambda g: after(direct[g]))
+        # It is worth half of what it gives the one hub to do.
+        two = apart is not None or after(way) <= after(direct[other]) + Fraction(ranks - 2, 2 * room[other])
+        if not two:
+            last, way = other, direct[other]
+        busy = [one + more for one, more in zip(busy, way.sent, strict=True)]
+        crossed = [one + more for one, more in zip(crossed, way.across, strict=True)]
+        top = hubs[last]
+        lasts[last] += 1
+        parents = [
+            hubs[group] if two and rank not in (hubs[group], apart) else top for rank, group in enumerate(groups)
+        ]
+        parents[top] = -1
+        if apart is not None and chunk < (chunks + 1) // 2:
+            parents[top], parents[apart] = apart, -1
+        gathered = [one + 1 for one in gathered]
+        for rank, size in zip(hubs, sizes, strict=True) if two else [(top, ranks - 1)]:
+            gathered[rank] += size - 1
+        added_last[top] += (len(every) - 2 + (apart is not None)) * two
+        links = [Fraction(work) / link for work, link in zip(crossed, uplinks, strict=True) if link is not None]
+        sent = max(Fraction(max(gathered[r] + added_last[r] for r in own), count) for count, own in alike.items())
+        even = max(Fraction(work, own) for work, own in zip(busy, room, strict=True))
+        yield GroupTree(tuple(parents), max([sent, *links]), max([even, Fraction(chunk + 1, min(nics)), *links]))
+
+
+class GroupWork(NamedTuple):
+    """What a chunk gives groups to send, and their uplinks to carry each way."""
+
+    sent: list[int]
+    across: list[int]
+
+
+def _two_levels(sizes: Sequence[int], last: int, home: int | None) -> GroupWork:
+    """In groups of so many the hub of group `last` adds last; `home` : the group that the rank apart is a pod with."""
+    sent, across = [2 * size - 1 for size in sizes], [1] * len(sizes)
+    sent[last] += len(sizes) - 2 + (home is not None)
+    across[last] += len(sizes) - 2
+    if home not in (None, last):
+        across[last] += 1
+        across[home] += 1
+    return GroupWork(sent, across)
+
+
+def _one_level(sizes: Sequence[int], last: int) -> GroupWork:
+    """A rank of group `last` gathers from all."""
+    sent, across = list(sizes), list(sizes)
+    sent[last] += sum(sizes) - 2
+    across[last] = sum(sizes) - sizes[last]
+    return GroupWork(sent, across)
+
+
+# When each transfer of chunks along trees goes: steps, in each of which every NIC sends a chunk and receives one.
+#
+# A step is a matching of the ranks on each rail, so no two senders share a receiver. It has as many of the ready
+# transfers as possible, and of these the ones furthest behind an even schedule. Sums of the i-th of N chunks are due
+# after i/N of the first half of the time, results after i/N of the second; transfers that others must pass on are due
+# before. A transfer is ready when its data has landed. Uplinks carry a limited number of chunks in a step.
+
+
+UNIT = 2**16
+"""Units of time in a step: whole numbers, so that every rank finds the same steps."""
+ONE_MORE, NEVER = 2**32, 2**40
+"""Weight of one more transfer, above all due times; due time of nothing."""
+
+
+class GroupMove(NamedTuple):
+    """A transfer of a chunk on a rail in a step; `down`: of its result, not of a sum."""
+
+    step: int
+    src: int
+    dst: int
+    rail: int
+    chunk: int
+    down: bool
+
+
+def in_steps(
+    trees: Sequence[Sequence[int]],
+    groups: Sequence[int],
+    used: Sequence[Iterable[int]],
+    uplinks: Sequence[Fraction | None],
+    apart: int | None,
+) -> list[GroupMove]:
+    """All transfers, in order of steps.
+
+    trees : of each chunk, towards whom each rank sends its sum, the last one -1; groups : of each rank its group, 0 to
+    G-1; used : of each rank the rails that it serves, any two ranks one in common; uplinks : of each group, how many
+    chunks cross its border at a time, each way, None: any number; apart : the rank that adds last of all to the first
+    half of the chunks, None: there is none
+    """
+    return _Steps(trees, groups, used, uplinks, apart).found
+
+
+class _Steps:
+    """The ready transfers between each two ranks, the first one due first."""
+
+    def __init__(
+        self,
+        trees: Sequence[Sequence[int]],
+        groups: Sequence[int],
+        used: Sequence[Iterable[int]],
+        uplinks: Sequence[Fraction | None],
+        apart: int | None,
+    ) -> None:
+        from optcc.schedule.compiled import assigned  # with numba, which other families' plans do without
+
+        self.trees, self.groups, self.apart, self.assigned = trees, groups, apart, assigned
+        ranks, served = len(groups), [{*rails} for rails in used]
+        nics = [len(rails) for rails in served]
+        self.half = UNIT * max(-(-len(trees) * (ranks - 1) // sum(nics)), -(-len(trees) // (2 * min(nics))))
+        rails = sorted(set().union(*served))
+        self.on = {rail: np.array([r for r in range(ranks) if rail in served[r]]) for rail in rails}
+        self.uplinks = [None if link is None else max(1, int(link)) for link in uplinks]
+        self.crossing = np.not_equal.outer(np.array(groups), np.array(groups))
+        self.children: list[Mapping[int, list[int]]] = []
+        self.missing: list[dict[int, int]] = []
+        self.ready: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
+        self.due = np.full((ranks, ranks), NEVER)
+        self.found: list[GroupMove] = []
+        for chunk, parents in enumerate(trees):
+            children: dict[int, list[int]] = {}
+            for rank, parent in enumerate(parents):
+                children.setdefault(parent, []).append(rank)
+            self.children.append(children)
+            self.missing.append({rank: len(own) for rank, own in children.items()})
+            for rank, parent in enumerate(parents):
+                if rank not in children:
+                    self._offer(rank, parent, chunk, False)
+        landing: dict[int, list[GroupMove]] = defaultdict(list)
+        step, left = 0, 2 * len(trees) * (ranks - 1)
+        while left:
+            for move in landing.pop(step, ()):
+                self._landed(move)
+            moves = self._step(step, rails[step % len(rails) :] + rails[: step % len(rails)])
+            landing[step + LANDS] += moves
+            self.found += moves
+            step, left = step + 1, left - len(moves)
+
+    def _offer(self, src: int, dst: int, chunk: int, down: bool) -> None:
+        """The transfer is ready from now on."""
+        count, passed_on = len(self.trees), (dst if down else src) in self.children[chunk]
+        if self.apart is None:
+            place, of = chunk, count
+        elif self.apart in (src, dst):  # it serves both halves of the chunks all the time
+            of = (count + 1) // 2
+            place, passed_on = chunk % of, True
+        else:  # first sums that it adds last to, and their results last
+            place, of = (chunk + down * (count // 2)) % count, count
+        # What is passed on has three hops left, each of LANDS steps.
+        due = self.half * down + self.half * place // of - 3 * LANDS * UNIT * passed_on
+        heappush(self.ready[src, dst], (due, chunk, down))
+        self.due[src, dst] = self.ready[src, dst][0][0]
+
+    def _landed(self, move: GroupMove) -> None:
+        """The receiver may now have everything that it waits for."""
+        rank, chunk, parents = move.dst, move.chunk, self.trees[move.chunk]
+        if not move.down:
+            self.missing[chunk][rank] -= 1
+            if self.missing[chunk][rank]:
+                return
+            if parents[rank] >= 0:
+                self._offer(rank, parents[rank], chunk, False)
+                return
+        for child in self.children[chunk].get(rank, ()):
+            self._offer(rank, child, chunk, True)
+
+    def _step(self, step: int, rails: Sequence[int]) -> list[GroupMove]:
+        """The transfers of this step, rail by rail."""
+        found: list[GroupMove] = []
+        crossed: Counter[tuple[int, bool]] = Counter()  # by group, and whether it leaves
+        for turn, rail in enumerate(rails):
+            here = self.on[rail]
+            due = self.due[np.ix_(here, here)]
+            if any(self.uplinks):
+                self._keep_room(due, here, crossed, Fraction(turn + 1, len(rails)))
+            can = due != NEVER
+            into = self.assigned(np.where(can, ONE_MORE + step * UNIT - due, 0))
+            goes = can[np.arange(len(here)), into]
+            for src, dst in zip(here[goes].tolist(), here[into[goes]].tolist(), strict=True):
+                own = self.ready[src, dst]
+                _, chunk, down = heappop(own)
+                self.due[src, dst] = own[0][0] if own else NEVER
+                if self.groups[src] != self.groups[dst]:
+                    crossed[self.groups[src], True] += 1
+                    crossed[self.groups[dst], False] += 1
+                found.append(GroupMove(step, src, dst, rail, chunk, down))
+        return found
+
+    def _keep_room(self, due: Ints, here: Ints, crossed: Mapping[tuple[int, bool], int], part: Fraction) -> None:
+        """Leave out of `due` the transfers that uplinks have no room for; transfers due first have precedence.
+
+        due : of what can go between the ranks `here` of a rail; crossed : so many did in this step, by group and way;
+        part : of the step, up to this rail
+        """
+        room = {
+            (group, out): 2**62 if link is None else int(link * part) - crossed.get((group, out), 0)
+            for group, link in enumerate(self.uplinks)
+            for out in (True, False)
+        }
+        src, dst = np.nonzero((due != NEVER) & self.crossing[np.ix_(here, here)])
+        first = np.argsort(due[src, dst], kind="stable")
+        sends, receives = set[int](), set[int]()  # each one chunk at most
+        for a, z in zip(src[first].tolist(), dst[first].tolist(), strict=True):
+            out, into = (self.groups[here[a]], True), (self.groups[here[z]], False)
+            if (a in sends or room[out] > 0) and (z in receives or room[into] > 0):
+                room[out] -= a not in sends
+                room[into] -= z not in receives
+                sends.add(a)
+                receives.add(z)
+            else:
+                due[a, z] = NEVER
+
 
 MAX_MOVES = 2**20
 """Limit of chunks times ranks: twice as many transfers take a minute to find, and some GB."""
@@ -63,7 +328,6 @@ class GroupedExchange(Recipe):
     apart: Index | None = None
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         with no_collection():
             used, routes = nics_of(cluster), Routes(cluster)
             links = links_of(cluster, self.groups)
@@ -109,19 +373,6 @@ class GroupedExchange(Recipe):
         """Seconds of the busiest group, uplink or slowest server, if work is spread evenly in every group."""
         return self.trees(cluster)[-1].even * nbytes / (self.segments * nic_rate(cluster))
 
-    @classmethod
-    def read(cls, raw: Json) -> Self:
-        """The recipe of `content`."""
-        if isinstance(raw, dict) and "rounds" in raw:
-            raise InputError(
-                "a family of an earlier version",
-                where="family",
-                expected="a recipe of groups and chunks",
-                got=cls.family,
-                hint="Make the plan anew with optcc plan.",
-            )
-        return super().read(raw)
-
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         """The groups, and the trees of chunks."""
         lines = [("groups", told_groups(cluster, self.groups))]
@@ -134,11 +385,38 @@ class GroupedExchange(Recipe):
         return [*lines, ("steps", f"{-(-made[-1].steps // 1)} or more"), *pace_lines(cluster)]
 
     @classmethod
-    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
-        """See `grouped_candidates`."""
-        from optcc.schedule.grouped_candidates import grouped_candidates
+    def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
+        """By pods, or on one fabric, if there are many servers, by groups whose size is near their number.
 
-        return grouped_candidates(cluster, bound, costs)
+        With o the cost of a chunk and X the bound, in seconds, k steps cost k o. A plan takes the steps for the chunks
+        of its busiest server, rounded up, so good numbers of chunks fill this whole number. With few steps a plan takes
+        longer, since chunks take four hops. Beside a rank apart it always takes longer, since this rank waits for first
+        sums.
+        """
+        if not grouped(cluster):
+            return []
+        ranks = len(cluster.ranks)
+        pods = cluster.fabric.pod_oversubscription is not None
+        nics = [len(mine) for mine in nics_of(cluster)]
+        groups = tuple(pod_numbers(cluster) if pods else _dealt(nics) if ranks > LARGE else [0] * ranks)
+        if not max(groups):
+            return []
+        recipe = cls(1, groups, lone(cluster, groups))
+        # As many chunks as can be tried: of few, turns are too coarse to level the others.
+        if recipe.apart is not None:
+            finest = replace(recipe, segments=max(1, TRIED_MOVES // ranks))
+            if finest.fluid_s(cluster, bound.nbytes) > bound.seconds:  # the others or their uplinks would be busier
+                recipe = replace(recipe, apart=None)
+        return [
+            CandidateFamily(
+                cls.family,
+                lambda chunks: replace(recipe, segments=chunks),
+                by_rate=False,
+                shortlist=partial(_tried, recipe, cluster, bound, costs),
+                least_s=_least_s(nics, nic_rate(cluster), bound, costs),
+                deepest=MAX_MOVES // ranks,
+            )
+        ]
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> GroupedExchange:
         """Every rank in the group of the rank whose part it takes."""
@@ -210,3 +488,55 @@ def grouped(cluster: Cluster) -> bool:
         return False
     live = [tuple(mine) for mine in nics_of(cluster)]
     return all(live) and common_rails(live) and min(Counter(chain(*live)).values()) > 1
+
+
+def _least_s(nics: Sequence[int], rate: Fraction, bound: Bound, costs: Costs) -> float:
+    """Seconds below which no number of chunks n comes.
+
+    The rank with fewest NICs, m of them, needs X for all data on these NICs. It sends every chunk, each of which costs
+    o: X + o n/m. Before that, or as a hub beside that, it waits for or sends one chunk more, which lasts m X/n. The sum
+    is least at X + 2 sqrt(o X).
+    """
+    alone = bound.nbytes / float(min(nics) * rate)
+    return max(
+        float(bound.seconds + 4 * costs.alpha),
+        alone + 2 * sqrt(costs.per_chunk * alone) + float(costs.per_chunk + 2 * costs.alpha),
+    )
+
+
+def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs) -> list[Recipe]:
+    """Recipes with the most promising numbers of chunks."""
+    used = nics_of(cluster)
+    nics, ranks = [len(mine) for mine in used], len(used)
+    per_step = min(Fraction(sum(nics), 2 * (ranks - 1)), Fraction(min(nics)))  # chunks
+    cost = float(costs.per_chunk / bound.seconds) if bound.seconds else 0.0
+    # Beside a rank apart first sums come over two hops of LANDS steps each, and the end is the mirror image.
+    lost = 2 * LANDS + 1 if recipe.apart is not None else 1
+    best = sqrt(lost / cost) if cost else DEFAULT_SEGMENTS
+    most = max(1, min(int(per_step * (2 * best + FEWEST)), TRIED_MOVES // ranks))
+    if recipe.apart is not None:
+        listed = [max(1, int(min(most, per_step * best * part))) for part in (1, 5 / 4, 4 / 5)]
+    else:
+        links = links_of(cluster, recipe.groups)
+        made = trees(recipe.groups, nics, links, None, most)
+        steps = [ceil(tree.steps) for tree in made]
+        lasts = [max(k, (k + FEWEST) / 2) * (float(per_step) / n + cost) for n, k in enumerate(steps, 1)]
+        listed = sorted(range(1, most + 1), key=lambda n: (lasts[n - 1], n))
+    chosen, moves = [listed[0]], listed[0] * ranks
+    for number in listed[1:]:
+        moves += number * ranks
+        if len(chosen) < MOST_TRIED and moves <= TRIED_MOVES:
+            chosen.append(number)
+    return [replace(recipe, segments=number) for number in chosen]
+
+
+def _dealt(nics: Sequence[int]) -> list[int]:
+    """Groups whose size is near their number, of equal sizes where possible, and equally strong: ranks with fewer of
+    `nics` are dealt out first."""
+    ranks, root = len(nics), isqrt(len(nics))
+    sizes = [size for size in range(2, ranks // 2 + 1) if ranks % size == 0 and root <= 2 * size and size <= 2 * root]
+    count = ranks // min(sizes, key=lambda size: (max(size, ranks // size), -size)) if sizes else root
+    found = [0] * ranks
+    for place, rank in enumerate(sorted(range(ranks), key=lambda rank: (nics[rank], rank))):
+        found[rank] = place % count
+    return found

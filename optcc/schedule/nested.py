@@ -22,25 +22,107 @@ from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts, granule, require_memory
-from optcc.schedule.chains import add_row, chain_to, copy_chain, reduce_chain
+from optcc.schedule.assemble import (
+    Block,
+    TemplateRow,
+    add_row,
+    assemble,
+    chain_to,
+    copy_chain,
+    cuts_by,
+    even_cuts,
+    granule,
+    reduce_chain,
+    require_memory,
+)
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, sections_of
-from optcc.schedule.recipe import Recipe, Segments, Window, require
+from optcc.schedule.recipe import PLAIN, CandidateFamily, Costs, Recipe, Segments, Window, require, ring_channel
 from optcc.schedule.routes import Routes
+from optcc.schedule.tuned import FEW_LEAVES, LEAF_SECTIONS, MANY
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import OMITTED, As, Least
 from optcc.values.json_types import Index, Natural, Whole
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import CandidateFamily, Costs
     from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
+
+# Due times of transfers of nested rings, if sections start one after another instead of all of a segment at once.
+#
+# A segment's sections are due one by one, evenly over the time that a segment has; each hop of a section is due
+# `pace` sections after the one before. Ports serve what is due first. Then every rank does what its neighbour did one
+# section earlier, and a leaf meets the owners in turn. The steady state repeats itself, and no port starves while
+# another has a burst. With an order by segments only, all sections of a segment start together, and ports drift apart
+# from segment to segment. Each port's idle time then adds up until queues are long enough to hide it
+# (docs/schedules.md).
+
+
+PERIOD = 2**20
+"""Units of due times in a segment's time; more than any segment has sections."""
+MAX_PACE = 64
+"""Limit of the pace that a plan file can ask for; 2 to 4 leave the least idle time."""
+
+
+class Keeping(NamedTuple):
+    """The settings of a recipe of nested rings about time, as in `NestedRings`."""
+
+    window: int
+    pace: int
+    sections: int | None
+
+
+def two_segments_under_way(leaves: int, segments: int) -> Keeping:
+    """Two segments under way at once, and the highest pace for which these have room.
+
+    With longer windows leaves run further ahead, and urgent transfers queue behind theirs. A single leaf delays nobody,
+    and a single segment needs no pace.
+    """
+    if leaves <= 1:
+        return Keeping(0, 0, None)
+    return Keeping(2, 3, None) if segments > 1 else Keeping(4, 0, None)
+
+
+def keeping(ranks: int, leaves: int, segments: int) -> Keeping:
+    """The window, sections and pace that lose least time (docs/schedules.md).
+
+    Where nearly all ranks are leaves of a ring of two to four, two segments under way lose up to 4/k. Raw sections of
+    many leaves queue where the few full ranks wait for partial sums; with one segment under way they are half as many.
+    Its time has room for a pace of 4 if sections are fine: 2 (P-1) times the pace.
+    """
+    if leaves <= FEW_LEAVES or ranks > MANY or segments == 1:  # with more ranks there would be too many transfers
+        return two_segments_under_way(leaves, segments)
+    return Keeping(1, 4, 8 * (ranks - 1))
+
+
+def sections_of(ring: int, ranks: int, asked: int | None, pace: int) -> int:
+    """How many sections a segment has over a ring of `ring` of `ranks`; `asked` and `pace` as in `NestedRings`."""
+    few = ranks - ring <= 1 and not pace
+    least = asked or (1 if few else LEAF_SECTIONS * (ranks - 1))
+    return ring * -(-least // ring)
+
+
+def paced(rows: Sequence[TemplateRow], sections: int, pace: int) -> list[TemplateRow]:
+    """The rows of a template of `sections` sections, with due times, in 1/`PERIOD` of a segment, in place of hops."""
+    return [row._replace(hop=(row.section + pace * row.hop) * PERIOD // sections) for row in rows]
+
+
+def last_hop(ring: int, ranks: int) -> int:
+    """The highest hop of a section over a ring of `ring` of `ranks`."""
+    return max(2 * ring, ring + 2) if ring < ranks else 2 * ring - 2
+
+
+def in_time(ring: int, ranks: int, sections: int, pace: int, window: int) -> bool:
+    """Whether a section's last hop is due no later than the first of the same section `window` segments on.
+
+    The first waits for the last there, and rows wait only for earlier rows.
+    """
+    return pace * last_hop(ring, ranks) <= window * sections
+
 
 MAX_SECTIONS = 4096
 """Limit of the sections that a plan file can ask for; more chunks per segment gain nothing."""
@@ -110,7 +192,7 @@ class NestedRings(Recipe):
         any time. Without a window fast ranks run ahead, and urgent transfers queue behind theirs
     pace : 0, not written: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are
         due one after another, each hop of a section so many sections after the one before
-        (`optcc.schedule.nested_pace`)
+        (`optcc.schedule.nested`)
     """
 
     family: ClassVar[str] = "nested-rings"
@@ -124,7 +206,6 @@ class NestedRings(Recipe):
     pace: Annotated[int, Whole(1, MAX_PACE), OMITTED] = 0
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         routes, ranks, turns, blocks = Routes(cluster), len(self.order), len(self.orderings), list[Block]()
         for place, m, bounds in self._patterns(nbytes):
             sections = bounds.shape[1] - 1
@@ -195,11 +276,6 @@ class NestedRings(Recipe):
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """With many leaves also sections as coarse as with few: chunks cost, so either may be faster."""
-        from optcc.schedule.candidates import CandidateFamily
-        from optcc.schedule.effort import MANY
-        from optcc.schedule.nested_order import nested_rings
-        from optcc.schedule.nested_pace import two_segments_under_way
-        from optcc.schedule.tuned import FEW_LEAVES
         from optcc.theory import nested_shares
 
         if cluster.gpu_ranks:
@@ -226,15 +302,13 @@ class NestedRings(Recipe):
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A ring for each pattern."""
-        from optcc.schedule.layout import PLAIN, ring
-
         ranks, turns = len(self.order), len(self.orderings)
         window = -(-self.window // turns) * turns
         for place, m, bounds in self._patterns(schedule.nbytes):
             segments = []
             for g, cuts in enumerate(bounds.tolist()):
                 segments.append((g, str(self.orderings[(g + place) % turns]) if m < ranks else PLAIN, cuts))
-            yield ring(self.order[ranks - m :], self.order[: ranks - m], segments, window)
+            yield ring_channel(self.order[ranks - m :], self.order[: ranks - m], segments, window)
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> NestedRings:
         """Ranks in the order of their rates."""
@@ -242,6 +316,31 @@ class NestedRings(Recipe):
 
     def like(self, cluster: Cluster, bound: Bound, costs: Costs, counts: GroupCounts) -> NestedRings:
         """Of the same depth, with the shares and the order of this cluster."""
-        from optcc.schedule.nested_order import rings_in_order
-
         return rings_in_order(counts.order, counts.shares(), self.segments)
+
+
+# Nested rings with the order of ranks, the orderings and the pace that suit the cluster.
+
+
+def nested_rings(cluster: Cluster, shares: dict[int, Fraction], segments: int) -> NestedRings:
+    """Nested rings over the ranks of `cluster` by strength, with the orderings that suit the number of leaves."""
+    ranks = cluster.ranks
+    order = sorted(range(len(ranks)), key=lambda r: (min(ranks[r].out_rate, ranks[r].in_rate), r))
+    return rings_in_order(tuple(order), shares, segments)
+
+
+def rings_in_order(order: tuple[int, ...], shares: dict[int, Fraction], segments: int) -> NestedRings:
+    """`nested_rings` where the `order` of the ranks, weakest first, is known."""
+    window, pace, sections = keeping(len(order), len(order) - min(shares, default=len(order)), segments)
+    rings, orderings = tuple(sorted(shares.items())), _orderings(shares, len(order), segments)
+    return NestedRings(rings, order, segments, orderings, sections=sections, window=window, pace=pace)
+
+
+def _orderings(shares: dict[int, Fraction], ranks: int, segments: int) -> tuple[Ordering, ...]:
+    """One degraded rank: the orderings alternate, so that its link is busy both ways from the start. The last adds
+    last: a leaf that gets a whole segment at the end does so alone. Several: the leaves take turns at adding last,
+    which the simulator shows to be smoother (docs/schedules.md)."""
+    if ranks - min(shares, default=ranks) != 1:
+        return (Ordering.VIA_LEAF,)
+    odd = segments > 1 and segments % 2 == 1
+    return (Ordering.VIA_LEAF, Ordering.LEAF_FIRST) if odd else (Ordering.LEAF_FIRST, Ordering.VIA_LEAF)

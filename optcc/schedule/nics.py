@@ -2,7 +2,7 @@
 
 Direct exchange uses NICs of one rate, their pace: the rate by which the bound would be least. Slower NICs are left idle
 like dead ones, on many servers a small loss. Of P servers with n NICs each, one NIC at half of its rate is 1/(2 n P) of
-the total rate. Where that is too much, NICs count as several lanes (`optcc.schedule.lanes`).
+the total rate. Where that is too much, NICs count as several lanes (`optcc.schedule.nics`).
 """
 
 from __future__ import annotations
@@ -176,3 +176,125 @@ def common_rails(ranks: Sequence[Sequence[int]]) -> bool:
     """Whether every two ranks have a rail in common."""
     kinds = sorted({tuple(rails) for rails in ranks})
     return all({*a} & {*b} for a in kinds for b in kinds)
+
+
+# NICs as several lanes, so that a slow NIC takes part in direct exchange with fewer of them.
+#
+# A NIC at half of the others' rate cannot keep their pace, and left alone it carries nothing. With two lanes for
+# every other NIC and one for the slow NIC, all lanes have one pace, half as fast. A schedule in steps then treats
+# lanes as the NICs of servers that lack some. In a step a NIC serves its lanes one after another, and pays for a
+# chunk on each.
+
+
+MAX_LANES = 4
+
+
+def differ(cluster: Cluster) -> bool:
+    """Whether live NICs have different rates, so that lanes may gain something."""
+    kinds = {id(server.nics): server.nics for server in cluster.servers}
+    return len({speed(nic) for nics in kinds.values() for nic in nics if nic.alive}) > 1
+
+
+def in_lanes(cluster: Cluster, count: int) -> Cluster:
+    """The cluster with `count` NICs of one rate in place of each NIC, some dead where the NIC is too slow for `count`.
+    NIC i is at places i `count` and after; each lane of a rail is a rail."""
+    if count == 1:
+        return cluster
+    kinds = {id(server.nics): server.nics for server in cluster.servers}  # most servers share theirs
+    servers = Counter(id(server.nics) for server in cluster.servers)
+    pace = _lane_pace(tuple((tuple(map(speed, nics)), servers[kind]) for kind, nics in kinds.items()), count)
+    found = {
+        kind: tuple(_lane(nic, place, lane, count, pace) for place, nic in enumerate(nics) for lane in range(count))
+        for kind, nics in kinds.items()
+    }
+    return replace(cluster, servers=tuple(replace(s, nics=found[id(s.nics)]) for s in cluster.servers), pristine=None)
+
+
+@lru_cache(maxsize=1024)
+def _lane_pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], count: int) -> Fraction:
+    """The rate of lanes, 1/`count` of some NIC's, by which the bound of all lanes is least.
+
+    kinds : (rates of NICs, number of such servers)
+    """
+    found: list[tuple[Fraction, Fraction]] = []
+    for whole in sorted({rate for nics, _ in kinds for rate in nics} - {Fraction(0)}, reverse=True):
+        used = [(sum(min(count, int(rate * count / whole)) for rate in nics), servers) for nics, servers in kinds]
+        if min(lanes for lanes, _ in used):
+            found.append((bound_of(used) / whole, whole))
+    return min(found, key=lambda each: each[0])[1] / count if found else Fraction(0)
+
+
+def _lane(nic: Nic, place: int, lane: int, count: int, pace: Fraction) -> Nic:
+    rate = pace if pace and speed(nic) >= (lane + 1) * pace else Fraction(0)
+    rail = (place if nic.rail is None else nic.rail) * count + lane
+    return replace(nic, name=f"{nic.name}#{lane}", out_rate=rate, in_rate=rate, rail=rail)
+
+
+def nics_of(lanes: Sequence[Mapping[int, int]], count: int) -> list[dict[int, int]]:
+    """rail -> place in the cluster in lanes, of each rank, as rail -> place of the NIC that the lane is of."""
+    return [{rail: place // count for rail, place in mine.items()} for mine in lanes]
+
+
+def lane_lines(cluster: Cluster, count: int) -> list[tuple[str, str]]:
+    """(label, text) lines for people: how many lanes, and the NICs that have fewer."""
+    if count == 1:
+        return []
+    fewer = [
+        f"{server.name}/{nic.name} {own}"
+        for server, laned in zip(cluster.servers, in_lanes(cluster, count).servers, strict=True)
+        for i, nic in enumerate(server.nics)
+        if nic.alive and (own := sum(lane.alive for lane in laned.nics[i * count : (i + 1) * count])) < count
+    ]
+    more = f" and {len(fewer) - MAX_NAMED} more" if len(fewer) > MAX_NAMED else ""
+    return [("lanes of a NIC", str(count)), ("fewer of slower ones", ", ".join(fewer[:MAX_NAMED]) + more)]
+
+
+# Pods: the ranks of each pod, their uplinks, and the part of the data that direct exchange sends over them.
+
+
+def pod_numbers(cluster: Cluster) -> list[int]:
+    """Of each rank its pod's number, from 0; all 0 where no uplink limits anything."""
+    if cluster.fabric.pod_oversubscription is None:
+        return [0] * len(cluster.ranks)
+    pods = [cluster.servers[rank.server].pod for rank in cluster.ranks]
+    number = {pod: i for i, pod in enumerate(dict.fromkeys(pods))}
+    return [number[pod] for pod in pods]
+
+
+def uplinks(cluster: Cluster, groups: Sequence[int]) -> list[Fraction | None]:
+    """Of each group, bytes per second each way of its pod's uplink; None: no uplink, or the group is no pod."""
+    rates: dict[object, Fraction] = {}
+    for (kind, which, _), rate in cluster.uplinks.items():
+        if kind == "pod":
+            rates[which] = min(rate, rates.get(which, rate))
+    found: list[Fraction | None] = []
+    for group in range(max(groups) + 1):
+        mine = [rank for rank, own in zip(cluster.ranks, groups, strict=True) if own == group]
+        pods = {cluster.servers[rank.server].pod for rank in mine}
+        found.append(rates.get(next(iter(pods))) if len(pods) == 1 else None)
+    return found
+
+
+def direct_uplink_s(cluster: Cluster, shares: Sequence[Fraction], nbytes: int) -> Fraction:
+    """Seconds of the busiest uplink if everybody exchanges directly with every hub; 0 without pods.
+
+    shares : each rank's part of the data as a hub, sum 1
+    """
+    pods = pod_numbers(cluster)
+    across = zip(direct_across(pods, shares), uplinks(cluster, pods), strict=True)
+    return max((much / uplink for much, uplink in across if uplink is not None), default=Fraction(0)) * nbytes
+
+
+def direct_across(pods: Sequence[int], shares: Sequence[Fraction]) -> list[Fraction]:
+    """The part of the data that each pod's uplink carries each way in direct exchange.
+
+    Let a pod have S of the P servers, hubs of the part X. It sends S (1 - X) of the data to other hubs, and the results
+    of X to P - S servers; it receives as much. A rank that adds last to a part receives sums instead of results, and
+    sends results instead of data: the same amounts.
+    """
+    found = []
+    for pod in sorted({*pods}):
+        inside = pods.count(pod)
+        mine = sum((x for x, own in zip(shares, pods, strict=True) if own == pod), Fraction(0))
+        found.append(inside * (1 - mine) + (len(pods) - inside) * mine)
+    return found

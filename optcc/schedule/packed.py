@@ -15,25 +15,69 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from math import isqrt, sqrt
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from math import isqrt
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from optcc.schedule.arcs import Arc, Arcs
 from optcc.schedule.assemble import Block, TemplateRow, assemble, cuts_by, even_cuts
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.effort import MANY, MOST_ROOTS
-from optcc.schedule.recipe import Recipe, Segments, Window, require
+from optcc.schedule.recipe import (
+    CandidateFamily,
+    Costs,
+    Recipe,
+    Segments,
+    Window,
+    default_segments,
+    require,
+    tree_channels,
+)
 from optcc.schedule.routes import Routes, busiest_seconds
+from optcc.schedule.tuned import MOST_ROOTS
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Index
+from optcc.values.json_types import Index, Text
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import CandidateFamily, Costs
     from optcc.theory.group_counts import GroupCounts
     from optcc.theory.packing import Packing
     from optcc.values.bound import Bound
+
+# Arcs of trees: from rank to rank, and as text, as plan files have them.
+
+
+class Arc(NamedTuple):
+    """A route from rank to rank: out by the NICs of rail `out`, in by the NICs of rail `into`; None: by all NICs."""
+
+    src: int
+    dst: int
+    out: int | None = None
+    into: int | None = None
+
+    def __str__(self) -> str:
+        return f"{self.src}>{self.dst}" + ("" if self.out is None else f"@{self.out}:{self.into}")
+
+    @classmethod
+    def read(cls, text: str) -> Arc:
+        """What `str` wrote."""
+        ends, _, rails = text.partition("@")
+        return cls(*map(int, ends.split(">")), *map(int, rails.split(":") if rails else ()))
+
+    def route(self, routes: Routes) -> int:
+        """Index of its route. Raises InfeasibleError where the fabric has none."""
+        if self.out is None or self.into is None:
+            return routes(self.src, self.dst)
+        return routes.by_rail(self.src, self.dst, self.out, self.into)
+
+
+Arcs = Annotated[
+    tuple[Arc, ...],
+    Text(
+        r"([0-9]{1,9}>[0-9]{1,9}(@[0-9]{1,9}:[0-9]{1,9})?( |$))*",
+        "SRC>DST or SRC>DST@RAIL:RAIL, with spaces between",
+        lambda text: tuple(map(Arc.read, text.split())),
+        lambda arcs: " ".join(map(str, arcs)),
+    ),
+]
 
 
 @dataclass(frozen=True)
@@ -155,7 +199,7 @@ class PackedTrees(Recipe):
         return self.window or 2 + max((tree.hops + 1 for tree in self.trees), default=0) // 2
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module. Transfers are in order of (segment, hop)."""
+        """Transfers are in order of (segment, hop)."""
         routes, shares, blocks = Routes(cluster), [tree.share for tree in self.trees], list[Block]()
         if shares:
             cuts = even_cuts(0, nbytes, self.segments)
@@ -221,12 +265,7 @@ class PackedTrees(Recipe):
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
-        """For any fabric; finding the trees may take long, but not where there is a closed form.
-
-        There a NIC pays for R k chunks, with k segments of R trees, and about a segment is lost: X + R k o + X/k.
-        """
-        from optcc.schedule.candidates import CandidateFamily
-        from optcc.theory.hubs import hub_trees
+        """For any fabric, tried where all other families stay away from the bound: finding the trees takes longest."""
 
         @cache
         def packing() -> Packing:
@@ -237,18 +276,12 @@ class PackedTrees(Recipe):
         def make(segments: int) -> PackedTrees:
             return PackedTrees(packing().trees, segments)
 
-        least_s, closed = float(bound.seconds + 2 * costs.alpha), cluster.fabric.flat and not cluster.gpu_ranks
-        if not (closed and costs.per_chunk and bound.nbytes) or len(cluster.ranks) > MANY:
-            return [CandidateFamily(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
-        best = sqrt(bound.seconds / (len(hub_trees(cluster)) * costs.per_chunk))
-        guess, least_s = max(1, round(best)), least_s + 2 * float(bound.seconds) / best
-        return [CandidateFamily(cls.family, make, guess, by_rate=False, least_s=least_s)]
+        least_s = float(bound.seconds + 2 * costs.alpha)
+        return [CandidateFamily(cls.family, make, by_rate=False, costly=True, least_s=least_s)]
 
     @classmethod
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> PackedTrees | None:
         """Equal parts, each by the fewest hops to a root of its own and back; None where ranks cannot reach others."""
-        from optcc.schedule.candidates import default_segments
-
         ranks = len(cluster.ranks)
         roots = range(0, ranks, -(-ranks // MOST_ROOTS))
         routes = Routes(cluster)
@@ -265,9 +298,7 @@ class PackedTrees(Recipe):
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """A tree for each pair."""
-        from optcc.schedule.layout import trees
-
-        return trees(schedule, self.under_way)
+        return tree_channels(schedule, self.under_way)
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> PackedTrees:
         """Every arc between the ranks that take its ends' parts."""

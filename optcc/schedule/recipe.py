@@ -3,22 +3,133 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple, Self
+
+import numpy as np
 
 from optcc.errors import InputError
 from optcc.schedule.columns import Schedule
 from optcc.schedule.routes import fluid_seconds
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, MIN_CHUNK, MIN_GPU_CHUNK
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import codec, read_json, told_apart, write_json
 from optcc.values.json_types import Codec, Defs, FieldError, Json, Whole
 
 if TYPE_CHECKING:
-    from optcc.schedule.candidates import CandidateFamily, Costs
     from optcc.theory.group_counts import GroupCounts
     from optcc.values.bound import Bound
+
+# Rings and trees of a schedule with their bytes, without transfers, for a collective library's own kernels.
+#
+# A *channel* is a range of the buffer with one route: round a ring of some ranks, which others join as leaves, or up
+# and down one tree. It is cut into segments, one after another in time, and these into sections, each with an owner
+# that sums it.
+
+
+PLAIN = "plain"
+"""The ordering of a ring without leaves."""
+LEAF_LAST = "leaf-last"
+"""R2CC: the ring sums and shares out without its leaf, which then adds and sends the result along the ring."""
+
+
+def ring_channel(
+    members: Sequence[int], leaves: Sequence[int], segments: list[tuple[int, str, Sequence[int]]], window: int = 0
+) -> dict[str, Any]:
+    """A channel round a ring. `segments`: (segment, ordering, cuts); all have as many sections, section s belonging to
+    members[s % m]."""
+    sections = range(len(segments[0][2]) - 1)
+    return {
+        "kind": "ring",
+        "members": list(members),
+        "leaves": list(leaves),
+        "owners": [members[s % len(members)] for s in sections],
+        "via": [leaves[s % len(leaves)] for s in sections] if leaves else [],
+        "window": window,
+        "segments": [
+            {"segment": segment, "ordering": ordering, "cuts": [int(cut) for cut in cuts]}
+            for segment, ordering, cuts in segments
+        ],
+    }
+
+
+def tree_channels(schedule: Schedule, window: int = 0) -> Iterator[dict[str, Any]]:
+    """Channels from the rows alone: pieces of the buffer with the same arcs, added in the same order, are one channel.
+
+    A hub of direct exchange is a tree of one hop; where a slow rank adds last, that is the root, the hub its child.
+    """
+    bounds = np.unique(np.concatenate((schedule.offset, schedule.offset + schedule.length)))
+    low = np.searchsorted(bounds, schedule.offset)
+    counts = np.searchsorted(bounds, schedule.offset + schedule.length) - low
+    rows = np.repeat(np.arange(len(schedule)), counts)
+    piece = np.repeat(low, counts) + np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    order = np.argsort(piece, kind="stable")
+    ends = np.flatnonzero(np.diff(piece[order])) + 1
+    found: dict[tuple[tuple[int, ...], frozenset[int]], dict[str, Any]] = {}
+    for start, stop, mine in zip(bounds[:-1].tolist(), bounds[1:].tolist(), np.split(rows[order], ends), strict=True):
+        up, down = mine[schedule.reduce[mine]], mine[~schedule.reduce[mine]]
+        arcs = schedule.route[up].tolist(), schedule.route[down].tolist()
+        channel = found.setdefault(
+            (tuple(arcs[0]), frozenset(arcs[1])),
+            {
+                "kind": "tree",
+                "root": int(schedule.dst[up[-1]]),
+                "up": arcs[0],
+                "down": arcs[1],
+                "window": window,
+                "segments": [],
+            },
+        )
+        channel["segments"].append({"segment": int(schedule.segment[mine].min()), "cuts": [start, stop]})
+    for channel in found.values():
+        channel["segments"].sort(key=lambda segment: (segment["segment"], segment["cuts"]))
+    yield from found.values()
+
+
+# A family of schedules on one cluster with its number of segments left open, for the planner to try.
+
+
+def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
+    """64 (the pipeline's fill costs about 1/64), fewer when sections would fall under 16 KiB (256 KiB between GPUs)."""
+    return max(1, min(DEFAULT_SEGMENTS, nbytes // ((MIN_GPU_CHUNK if gpus else MIN_CHUNK) * ranks)))
+
+
+class Costs(NamedTuple):
+    """What a chunk, or a message, costs besides its bytes.
+
+    alpha : seconds from its sender to its receiver; per_chunk : seconds that either end spends on it
+    """
+
+    alpha: Fraction = Fraction(0)
+    per_chunk: Fraction = Fraction(0)
+
+    def __bool__(self) -> bool:
+        return bool(self.alpha or self.per_chunk)
+
+
+@dataclass(frozen=True)
+class CandidateFamily:
+    """One family on one cluster: `make(segments)` is its recipe; `name` says which, for people.
+
+    guess : segments to begin with, where a formula knows about how many are best
+    shortlist : where there is one, just these recipes are tried, which a family's own reckoning puts first
+    by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
+    costly : finding the recipe may take long
+    deepest : most segments that are tried, where more would be too many transfers
+    least_s : none of them takes fewer seconds, so that they are not tried after what is faster
+    """
+
+    name: str
+    make: Callable[[int], Recipe]
+    guess: int | None = None
+    shortlist: Callable[[], Sequence[Recipe]] | None = None
+    by_rate: bool = True
+    costly: bool = False
+    deepest: int | None = None
+    least_s: float = 0.0
+
 
 MAX_SEGMENTS = 65536
 SEGMENTS = f"1 to {MAX_SEGMENTS}"
@@ -87,15 +198,13 @@ class Recipe(ABC):
         return True
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """What goes one way through the ranks, for other libraries (`optcc.schedule.layout`).
+        """What goes one way through the ranks, for other libraries (`optcc.schedule.recipe`).
 
         schedule : what it lowers to
 
         By default each piece of the buffer that goes by the same arcs is one, which is right for any schedule.
         """
-        from optcc.schedule.layout import trees
-
-        return trees(schedule)
+        return tree_channels(schedule)
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> Recipe | None:
         """The same with every rank r as `to[r]`, on a cluster of equal servers in other places, which `counts` counts;
@@ -128,7 +237,6 @@ class OfFamily(Codec):
     flat: bool = True
 
     def read(self, raw: Json) -> Recipe:
-        """See the class."""
         for name in ("family", self.name):
             if name not in raw:
                 raise FieldError(f"a field {name!r}", "none")
@@ -144,11 +252,9 @@ class OfFamily(Codec):
         """Nothing: a recipe is checked against its cluster."""
 
     def write(self, value: Recipe) -> Json:
-        """See the class."""
         return {"family": value.family, self.name: value.content()}
 
     def schema(self, defs: Defs) -> dict[str, Any]:
-        """See the class."""
         parts = {name: {"properties": {self.name: codec(kind).schema(defs)}} for name, kind in self.families.items()}
         found = told_apart("family", parts)
         found["properties"]["family"]["description"] = f"of `{self.name}`"

@@ -1,6 +1,6 @@
 """One ring over all ranks in cluster order, as collective libraries build it, and three ways to load its NICs.
 
-The data is cut into segments, each into one section per rank (`optcc.schedule.chains`). How a transfer is spread over
+The data is cut into segments, each into one section per rank (`optcc.schedule.assemble`). How a transfer is spread over
 the NICs of its two servers tells the baselines apart, see `NicSpread`.
 """
 
@@ -18,11 +18,19 @@ from typing import Any, ClassVar
 import numpy as np
 
 from optcc.errors import InputError
-from optcc.schedule.assemble import assemble, cuts_by, even_cuts, require_memory
-from optcc.schedule.chains import Way, ring_template, segment_bounds
-from optcc.schedule.channels import channel_rates, on_single_nics
+from optcc.schedule.assemble import (
+    Way,
+    assemble,
+    channel_rates,
+    cuts_by,
+    even_cuts,
+    on_single_nics,
+    require_memory,
+    ring_template,
+    segment_bounds,
+)
 from optcc.schedule.columns import Schedule
-from optcc.schedule.recipe import Recipe, Segments
+from optcc.schedule.recipe import PLAIN, Recipe, Segments, ring_channel
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster, Nic, Server
 
@@ -114,7 +122,6 @@ class PlainRing(Recipe):
     spread: NicSpread = NicSpread.EQUAL
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """See the module."""
         routes, ranks = Routes(cluster), len(cluster.ranks)
         require_memory(2 * ranks * (ranks - 1) * self.segments)
         template = ring_template(range(ranks), spread_ways(cluster, routes, self.spread))
@@ -156,14 +163,9 @@ class PlainRing(Recipe):
             NicSpread.REPAIRED: "one part per NIC, a dead one's on its backup",
             NicSpread.CHANNELS: "every segment on one NIC of each",
         }
-        return [
-            ("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"),
-            ("segments", f"{self.segments}"),
-        ]
+        return [("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"), ("segments", f"{self.segments}")]
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
         """The ring."""
-        from optcc.schedule.layout import PLAIN, ring
-
         bounds = segment_bounds(0, schedule.nbytes, self.segments, schedule.ranks).tolist()
-        return [ring(range(schedule.ranks), (), [(g, PLAIN, cuts) for g, cuts in enumerate(bounds)])]
+        return [ring_channel(range(schedule.ranks), (), [(g, PLAIN, cuts) for g, cuts in enumerate(bounds)])]

@@ -4,17 +4,22 @@ the fabric's limits; NVLink between the GPUs of one server.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import gc
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optcc.errors import InfeasibleError, InputError
 from optcc.schedule.columns import Lane, Link, Port, Route, Schedule
 from optcc.values.cluster import Cluster
+from optcc.values.server import Nic
 
 
 @dataclass(frozen=True)
@@ -55,6 +60,9 @@ def ports_of(cluster: Cluster) -> tuple[Port, ...]:
 _LINK_NAMES = {"spine": "spine link of rail", "pod": "uplink of pod"}
 
 
+Column = Sequence[int] | NDArray[Any]
+
+
 class Routes:
     """Routes made on demand, and the ports and links that their lanes point into.
 
@@ -93,6 +101,36 @@ class Routes:
         """Index of the route from rank `src` to rank `dst`. Raises InfeasibleError when there is none."""
         index = self._index.get((src, dst))
         return self._add((src, dst), src, dst, self._shared_out(src, dst)) if index is None else index
+
+    def schedule(
+        self,
+        nbytes: int,
+        route: Column,
+        offset: Column,
+        length: Column,
+        reduce: Column,
+        stage: Column,
+        segment: Column,
+        waits: Column,
+        dep: Column,
+    ) -> Schedule:
+        """The schedule of these columns over the routes made so far; `waits` : of each row, how many rows it waits for;
+        `dep` : these rows, row after row."""
+        return Schedule(
+            ranks=len(self._ranks),
+            nbytes=nbytes,
+            ports=self.ports,
+            routes=tuple(self.table),
+            route=np.asarray(route, np.int32),
+            offset=np.asarray(offset, np.int64),
+            length=np.asarray(length, np.int64),
+            reduce=np.asarray(reduce, np.bool_),
+            stage=np.asarray(stage, np.uint8),
+            segment=np.asarray(segment, np.int32),
+            dep_ptr=np.concatenate(([0], np.cumsum(waits, dtype=np.int64))).astype(np.int64),
+            dep_idx=np.asarray(dep, np.int64),
+            links=self.links,
+        )
 
     def exist(self, src: int, dst: int) -> bool:
         """Whether there is a route from rank `src` to rank `dst`."""
@@ -286,3 +324,95 @@ def busiest_seconds(routes: Sequence[Route], moved: Sequence[Fraction | int], cl
                 mine[lane.share] = mine.get(lane.share, 0) + nbytes
     work = (sum((share * n for share, n in mine.items()), Fraction(0)) / rates[where] for where, mine in sums.items())
     return max(work, default=Fraction(0))
+
+
+# Making very many small objects at once, such as the routes between a thousand GPUs.
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Among hundreds of thousands of new objects, none of them in a cycle, looking for cycles takes longer than making
+    them. The collector is as it was afterwards."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+# A schedule over other NICs than those it was made for: its transfers and their order stay, and with them every sum.
+#
+# A lane keeps its part of a transfer as far as both of its ports are as fast as they were. What it cannot carry any
+# more goes by all NICs that the two ranks have now, in proportion to their rates. So losses add up to what is left,
+# in whatever order they came; and with all NICs back, the schedule is as it was made.
+
+
+ALL = Fraction(1)
+
+
+def carried_by(cluster: Cluster, schedule: Schedule, made_for: Cluster) -> Schedule:
+    """`schedule`, which was lowered for `made_for`, by the NICs of `cluster`: the same, some at other rates or dead.
+
+    Raises InfeasibleError where two ranks that exchange something have no way to each other any more: one has no NIC,
+    or on rails they have none in common.
+    """
+    if cluster.servers == made_for.servers:
+        return schedule
+    left = _parts_left(_nics(cluster), _nics(made_for))
+    routes, shared = Routes(cluster), Routes(cluster)
+    numbers = [_renewed(route, schedule.ports, left, routes, shared) for route in schedule.routes]
+    return schedule.replace(
+        ports=routes.ports,
+        links=routes.links,
+        routes=tuple(routes.table),
+        route=np.array(numbers or [0], np.int32)[schedule.route],
+    )
+
+
+def _nics(cluster: Cluster) -> dict[str, Nic]:
+    return {f"{server.name}/{nic.name}": nic for server in cluster.servers for nic in server.nics}
+
+
+def _parts_left(now: Mapping[str, Nic], then: Mapping[str, Nic]) -> dict[str, tuple[Fraction, Fraction]]:
+    """NIC -> what is left of the rates (out, in) that it had, at most all."""
+
+    def part(rate: Fraction, old: Fraction) -> Fraction:
+        return min(ALL, rate / old) if old else Fraction(0)
+
+    return {
+        name: (part(now[name].out_rate, nic.out_rate), part(now[name].in_rate, nic.in_rate))
+        for name, nic in then.items()
+    }
+
+
+def _renewed(
+    route: Route, ports: tuple[Port, ...], left: Mapping[str, tuple[Fraction, Fraction]], routes: Routes, shared: Routes
+) -> int:
+    """The number in `routes` of what takes the place of a route between two ports of `ports`.
+
+    shared : routes between all NICs of two ranks
+    """
+    src, dst = route.src, route.dst
+    shares: dict[tuple[int, int], Fraction] = {}
+
+    def give(out: int, into: int, share: Fraction) -> None:
+        if share:
+            shares[out, into] = shares.get((out, into), Fraction(0)) + share
+
+    kept = [lane.share * _left_of(lane, ports, left) for lane in route.lanes]
+    for lane, share in zip(route.lanes, kept, strict=True):
+        if share:
+            give(routes.port_index[ports[lane.out].name], routes.port_index[ports[lane.into].name], share)
+    lost = ALL - sum(kept)
+    if lost:
+        for lane in shared.table[shared(src, dst)].lanes:
+            give(lane.out, lane.into, lost * lane.share)
+    return routes.pinned(src, dst, [(out, into, share) for (out, into), share in shares.items()])
+
+
+def _left_of(lane: Lane, ports: tuple[Port, ...], left: Mapping[str, tuple[Fraction, Fraction]]) -> Fraction:
+    """The part of a lane that it still carries; NVLink ports are always what they were."""
+    out, into = ports[lane.out], ports[lane.into]
+    return ALL if out.nvlink else min(left[out.name][0], left[into.name][1])

@@ -83,18 +83,5 @@ def _schedule(cluster: Cluster, nbytes: int, rows: Sequence[_Row]) -> Schedule:
     route = np.array([routes(row.src, row.dst) for row in rows], np.int32)
     counts = [len(row.deps) for row in rows]
     stage = Stage.REDUCE_SCATTER, Stage.ALLGATHER
-    return Schedule(
-        ranks=len(cluster.ranks),
-        nbytes=nbytes,
-        ports=routes.ports,
-        routes=tuple(routes.table),
-        route=route,
-        offset=np.array([row.offset for row in rows], np.int64),
-        length=np.array([row.length for row in rows], np.int64),
-        reduce=np.array([row.reduce for row in rows], np.bool_),
-        stage=np.array([stage[not row.reduce] for row in rows], np.uint8),
-        segment=np.zeros(len(rows), np.int32),
-        dep_ptr=np.concatenate(([0], np.cumsum(counts, dtype=np.int64))).astype(np.int64),
-        dep_idx=np.array([dep for row in rows for dep in row.deps], np.int64),
-        links=routes.links,
-    )
+    columns = list(zip(*[(row.offset, row.length, row.reduce, stage[not row.reduce], 0) for row in rows], strict=True))
+    return routes.schedule(nbytes, route, *columns or [[]] * 5, counts, [dep for row in rows for dep in row.deps])

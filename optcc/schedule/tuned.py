@@ -10,14 +10,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-# Nested rings (`nested_pace`)
+# Nested rings
 FEW_LEAVES = 8
 """With more leaves one segment is under way at a time, which keeps 1 + 2/k; two lose up to 4/k."""
 LEAF_SECTIONS = 3
 """Sections over P-1 of a pattern with several leaves or a pace, where a recipe gives no number. Of 1, 2 and 3 only 3
 kept 1 + 2/k on all clusters with up to eight leaves."""
 
-# One server starves (`steps_one`, `steps_one_slots`)
+# Direct exchange where one server starves
 UP = Fraction(2, 5)
 """Part of the steps that grow, so that first sums are there soon. Half: 0.5, double: 1.1."""
 DOWN, SHRINK = Fraction(11, 50), Fraction(9, 10)
@@ -36,11 +36,11 @@ GROWS = 0.6
 """Where one server starves, steps grow at first: each by so much over the square root of their number. Almost double:
 0.3; none: 0.5 (11 clusters of 8 to 24 servers, 256 MiB and 1 GiB)."""
 
-# Several starve (`steps_several`, `steps_several_slots`)
+# Direct exchange where several starve
 MOST_NICS = Fraction(3, 4)
 """Servers with at least this part of their NICs are hubs: between this and a half nobody would be busy all the time."""
 
-# All of them (`direct_candidates`, `direct_rows`)
+# Direct exchange of any kind
 MOST_LOST = Fraction(1, 16)
 """A chunk's cost counts as at most so much of a half where steps are found with it, or hardly any were possible.
 Without: 1 MiB among 8 servers takes 17 % longer with one starving, 42 % with two (5 us and 1 us)."""
@@ -51,12 +51,12 @@ MOST_KEPT = 4
 """Most dependencies of a NIC's earlier transfers, the latest ones, that later transfers wait for, too. One where
 several starve: 1.7; half: 0.2, double: 0.0."""
 
-# Striped exchange (`striped`)
+# Striped exchange
 WAYS = 4
 """Rounds by way of slow ranks per other round, for which nobody waits, if there are many. Half: 0.4 points of the
 bound, double: 0.3 (random clusters with slow NICs, five costs)."""
 
-# Chunks along trees (`grouped_steps`)
+# Direct exchange in two levels
 LANDS = 2
 """Steps after which a sent chunk can be passed on: receivers are late, and latency comes on top. Half: 14.4, double:
 12.5 (8, 16 and 32 servers in pods, one NIC dead, 16 MiB to 1 GiB; as for the next one)."""
@@ -68,3 +68,36 @@ FAN = 4
 """Children of a rank in a tree of small messages: it serves them one after the other in about the time of a hop."""
 PIECE_BYTES = 1 << 20
 """A broadcast is handed on in pieces of so much: as much as a chunk carries."""
+
+
+# How much planning may cost: limits of what is tried, by time and memory, each with its reason.
+#
+# More effort finds faster plans: `make bench-numbers` says what half and double of each number do.
+
+
+DEFAULT_SEGMENTS = 64
+"""Parts along time where these cost nothing: filling the pipeline takes about 1/64 of the time."""
+FREE_RUNS = 2
+"""Runs over NVLink a segment of nested rings where runs cost nothing: more are more transfers to simulate. Half: 1.7
+(to 1), double: 0.7 better with up to twice the transfers (28 clusters of 2 to 16 servers, 1 GiB, 16 segments)."""
+MIN_CHUNK, MIN_GPU_CHUNK = 16 * 1024, 256 * 1024
+"""A section smaller than this spends more on per-message cost than a deeper pipeline saves. Between GPUs: of 1024, 1
+GiB is then 4 segments deep and 3 million transfers; every further segment is as many again."""
+LARGE, MANY = 16, 64
+"""Above `LARGE` ranks a server's NICs are simulated as one, an eighth of the work for eight NICs. Above `MANY` less is
+tried, as transfers grow with the square of the ranks."""
+MAX_STRIPES = 1_000_000
+"""Longest simulation that is tried, about a second: pipelines that deep pay for chunks."""
+NEARLY = Fraction(51, 50)
+"""Costly families are not tried where the fluid time of what is fastest is so near the bound."""
+TRIES, TRIED_CHUNKS = 16, 200_000
+"""Numbers of steps simulated: so many, or as many as have this number of chunks in all, about two seconds; at least
+one. The loss of steps varies by a point or two from one number to the next: half as many chunks lose 0.1 (8, 16 and 24
+servers, 1 MiB to 4 GiB)."""
+KINDS = 4
+"""Combinations of a way to find steps and a number of lanes that are tried where NICs differ."""
+MOST_TRIED, TRIED_MOVES = 5, 5 * 2**14
+"""Numbers of chunks simulated of two levels: so many, or as many as have this number of chunks times ranks in all, two
+seconds."""
+MOST_ROOTS = 32
+"""Roots of trees made at once. Half as many: their ports are twice as busy; twice as many: planning takes 4 times."""

@@ -10,7 +10,7 @@ from optcc.diagnose.keep import InterruptionCosts, keep_or_drain, overheads_of
 from optcc.diagnose.metrics import set_costs
 from optcc.diagnose.possible import overhead
 from optcc.errors import InfeasibleError
-from optcc.planner.standby.planner import Planner
+from optcc.planner.standby import Planner
 from optcc.plans.plan import Plan
 from optcc.reports.metrics import ACHIEVED, DRAIN, EVENTS, JOB, JOB_LABEL, NIC_LEFT, OVERHEAD, Gauges
 from optcc.values.cluster import Cluster

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import partial
 from typing import TypeVar, cast
 
-from optcc.planner.standby.background import Helper, LateError, MemoryLimitError
+from optcc.planner.background import Helper, LateError, MemoryLimitError
 from optcc.serve.messages import ErrorBody, ReplyError
 from optcc.serve.settings import ServeSettings
 from optcc.serve.work import WorkOutcome, described, guarded, prepare

@@ -14,10 +14,8 @@ import msgspec
 from optcc import __version__
 from optcc.diagnose.keep import DEFAULTS
 from optcc.errors import InputError
-from optcc.planner.standby.answers import Progress, Replanned
-from optcc.planner.standby.background import Helper
-from optcc.planner.standby.planner import MAX_SHAPES, Planner
-from optcc.planner.standby.state import State
+from optcc.planner.background import Helper
+from optcc.planner.standby import MAX_SHAPES, Planner, Progress, Replanned, State
 from optcc.plans.plan import Plan
 from optcc.reports.metrics import CACHED, IN_HAND, JOB, JOB_LABEL, JOBS, LOG_DROPPED, SERVICE, Gauges, text_of
 from optcc.serve.gauges import JobGauges

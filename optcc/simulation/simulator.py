@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from optcc.errors import InputError, SimulationError
 from optcc.schedule import Lane, Schedule
-from optcc.schedule.stripes import Stripes, stripes_of
+from optcc.schedule.columns import Stripes, stripes_of
 from optcc.simulation.event_loop import LAST, NEVER, NO_WAY, TICKS_PER_S, TOO_LONG, run_events, waiting_rows
 from optcc.simulation.faults import LONGEST_S, Fault, FaultTables, fault_tables
 from optcc.simulation.tables import Fabric, Times, Work

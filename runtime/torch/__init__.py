@@ -23,7 +23,7 @@ import torch.distributed as dist
 
 from optcc.runtime.torch.hook import HookState
 from optcc.runtime.torch.policy import Policy
-from optcc.schedule.candidates import Costs
+from optcc.schedule.recipe import Costs
 
 __all__ = ["Costs", "HookState", "Policy", "allreduce_hook"]
 

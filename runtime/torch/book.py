@@ -25,7 +25,7 @@ from optcc.runtime.torch.script import rounds_script, script_of
 from optcc.runtime.torch.turns import rounds_of, turns_of
 from optcc.runtime.torch.walk import GroupWalk, MessageWalk, Walk
 from optcc.schedule import Schedule
-from optcc.schedule.candidates import Costs
+from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_size
 

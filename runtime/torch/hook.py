@@ -26,7 +26,7 @@ from optcc.runtime.torch.settings import cluster_of, settings_of
 from optcc.runtime.torch.streams import by_stream, done_with, stream_of
 from optcc.runtime.torch.verdict import GRACE_S, Court
 from optcc.runtime.torch.walk import Walk, first_line
-from optcc.schedule.candidates import Costs
+from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_size
 

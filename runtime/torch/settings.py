@@ -9,7 +9,7 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.runtime.torch.policy import Levels, Policy
-from optcc.schedule.candidates import Costs
+from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster, Nic, Server
 
 

@@ -25,7 +25,7 @@ from optcc.runtime.messages import Note, Strike
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires.contract import Cause, Drained, PortDown
 from optcc.schedule import Schedule
-from optcc.schedule.nested_order import nested_rings
+from optcc.schedule.nested import nested_rings
 from optcc.values.cluster import Cluster, Nic, Server
 from tests import failover_cuts, failover_runs
 from tests.fabrics import ring

@@ -1,1 +1,0 @@
-"""Plans on standby: decided before a NIC fails, made within milliseconds when it does (docs/planning-at-failure.md)."""
