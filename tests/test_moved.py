@@ -6,7 +6,6 @@ import sys
 from importlib import import_module
 
 import pytest
-
 from optcc.moved import MOVED
 
 

@@ -11,9 +11,8 @@ from optcc.plans.plan import Plan
 from optcc.schedule.families import FAMILIES, REMOVED
 from optcc.schedule.recipe import OfFamily, Recipe
 from optcc.values.bound import Bound, Certificate, ProgramCertificate
-from optcc.values.cluster_json import InFile
-from optcc.values.json_records import read_json, write_json
-from optcc.values.json_types import Bytes
+from optcc.values.cluster import InFile
+from optcc.values.json_records import Bytes, read_json, write_json
 
 
 @dataclass(frozen=True)

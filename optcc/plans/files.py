@@ -16,8 +16,7 @@ from optcc.files.reading import read_file, shown
 from optcc.files.writing import write_file
 from optcc.plans.fields import plan_in, plan_out
 from optcc.plans.plan import Plan
-from optcc.values.canonical_json import MAX_BYTES, agree, canonical, lines, parse
-from optcc.values.json_types import FieldError
+from optcc.values.json_records import MAX_BYTES, FieldError, agree, canonical, lines, parse
 
 FORMAT = "optcc-plan"
 MAJOR, MINOR = 1, 0

@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Literal, NotRequired, TypedDict
 
 from optcc.schedule.recipe import MAX_SEGMENTS
-from optcc.values.json_records import Least
-from optcc.values.json_types import Bytes, Exact, Index, Natural, Whole
+from optcc.values.json_records import Bytes, Exact, Index, Least, Natural, Whole
 
 ExactText = Annotated[str, Exact()]
 Window = Annotated[int, Whole(0, 2 * MAX_SEGMENTS)]

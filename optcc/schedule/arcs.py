@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated, NamedTuple
 
 from optcc.schedule.routes import Routes
-from optcc.values.json_types import Text
+from optcc.values.json_records import Text
 
 
 class Arc(NamedTuple):

@@ -14,8 +14,7 @@ import numpy as np
 
 from optcc.schedule.columns import Lane, Port, Route, Schedule
 from optcc.schedule.routes import Routes
-from optcc.values.cluster import Cluster
-from optcc.values.server import Nic
+from optcc.values.cluster import Cluster, Nic
 
 ALL = Fraction(1)
 

@@ -31,7 +31,7 @@ from optcc.schedule.steps_none import NoneStarves
 from optcc.schedule.steps_one import OneStarves
 from optcc.schedule.steps_several import SeveralStarve
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Choice, Exact, Whole
+from optcc.values.json_records import Choice, Exact, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs

@@ -34,8 +34,7 @@ from optcc.schedule.recipe import Recipe, Segments, require
 from optcc.schedule.routes import Routes
 from optcc.schedule.steps import Used, rows_of
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import Least
-from optcc.values.json_types import Index, Json
+from optcc.values.json_records import Index, Json, Least
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs

@@ -35,8 +35,7 @@ from optcc.schedule.nested import NestedRings
 from optcc.schedule.recipe import OfFamily, Recipe, Segments, require
 from optcc.schedule.striped import StripedExchange
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import LAST, Least
-from optcc.values.json_types import Natural
+from optcc.values.json_records import LAST, Least, Natural
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs

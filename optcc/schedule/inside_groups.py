@@ -13,8 +13,7 @@ from typing import Annotated
 
 from optcc.errors import InfeasibleError
 from optcc.values.cluster import Cluster, Fabric, Nic, Rank, Server
-from optcc.values.json_records import As
-from optcc.values.json_types import FieldError, Index
+from optcc.values.json_records import As, FieldError, Index
 
 Shares = tuple[tuple[Fraction, ...], ...]
 """For each group the shares of its GPUs, of sum 1."""

@@ -34,8 +34,7 @@ from optcc.schedule.nested_pace import MAX_PACE, PERIOD, in_time, paced, section
 from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import OMITTED, As, Least
-from optcc.values.json_types import Index, Natural, Whole
+from optcc.values.json_records import OMITTED, As, Index, Least, Natural, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs

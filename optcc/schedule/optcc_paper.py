@@ -36,8 +36,7 @@ from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe, Segments, require
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import OMITTED
-from optcc.values.json_types import Index
+from optcc.values.json_records import OMITTED, Index
 
 _SLOTS = (
     {Stage.REDUCE_SCATTER: 0, Stage.TO_LEAF: 1, Stage.FROM_LEAF: 2, Stage.ALLGATHER: 3},

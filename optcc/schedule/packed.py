@@ -27,7 +27,7 @@ from optcc.schedule.effort import MANY, MOST_ROOTS
 from optcc.schedule.recipe import Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes, busiest_seconds
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Index
+from optcc.values.json_records import Index
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs

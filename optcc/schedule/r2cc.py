@@ -30,8 +30,7 @@ from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, Segments, require
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import OMITTED
-from optcc.values.json_types import Index, Natural
+from optcc.values.json_records import OMITTED, Index, Natural
 
 
 def broadcast_template(healthy: list[int], weak: int, segments: int, last: int, way: Way) -> list[TemplateRow]:

@@ -34,7 +34,7 @@ from optcc.schedule.striped_rounds import TICKS, HubRound, rounds
 from optcc.schedule.striped_rows import Moves, edges, in_order
 from optcc.schedule.tuned import WAYS
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Index
+from optcc.values.json_records import Index
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs

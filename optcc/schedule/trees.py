@@ -27,7 +27,7 @@ from optcc.schedule.recipe import Recipe, Segments
 from optcc.schedule.routes import Routes
 from optcc.schedule.tree_shapes import TICKS, Tree, complementary, critical_leaves, spare_degrees
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Whole
+from optcc.values.json_records import Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
