@@ -18,11 +18,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optcc import moved
-
 __version__ = "0.1.0"
-
-moved.install()
 
 if TYPE_CHECKING:
     from optcc.api import lower_bound, lower_bound_with_costs, plan, run
@@ -43,8 +39,7 @@ if TYPE_CHECKING:
     from optcc.simulation.simulator import Simulation, simulate
     from optcc.simulation.verifier import Verified, verify
     from optcc.theory import check_bound
-    from optcc.values.bound import Bound, Certificate, check_certificate
-    from optcc.values.bound_with_costs import BoundWithCosts
+    from optcc.values.bound import Bound, BoundWithCosts, Certificate, check_certificate
     from optcc.values.cluster import Cluster, Fabric, Nic, Rank, Server
 
 _HOME = {
@@ -56,7 +51,7 @@ _HOME = {
     "Fabric": "values.cluster",
     "CertificateError": "errors",
     "Bound": "values.bound",
-    "BoundWithCosts": "values.bound_with_costs",
+    "BoundWithCosts": "values.bound",
     "Certificate": "values.bound",
     "Cluster": "values.cluster",
     "Communicator": "communicator",

@@ -12,8 +12,7 @@ from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.schedule.columns import Schedule
 from optcc.schedule.recipe import MAX_SEGMENTS, SEGMENTS
-from optcc.values.bound import Bound
-from optcc.values.bound_with_costs import BoundWithCosts
+from optcc.values.bound import Bound, BoundWithCosts
 from optcc.values.cluster import Cluster
 from optcc.values.units import Quantity, as_rate, as_seconds, as_size
 

@@ -25,7 +25,7 @@ from optcc.simulation.simulator import Receivers
 from optcc.theory import check_bound_with_costs
 from optcc.theory.costs import least_loss
 from optcc.theory.costs_check import check_loss
-from optcc.values.bound_with_costs import BoundWithCosts, CutCosts, FluidCosts, PairCosts
+from optcc.values.bound import BoundWithCosts, CutCosts, FluidCosts, PairCosts
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.conftest import clusters, degraded
 from tests.effort import examples

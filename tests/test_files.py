@@ -19,8 +19,8 @@ from optcc.files.reading import beginning, read_file
 from optcc.plans import files
 from optcc.plans.files import content_id, load_plan, save_plan
 from optcc.schedule import assemble
-from optcc.values import canonical_json
-from optcc.values.canonical_json import MAX_DEPTH, parse
+from optcc.values import json_records
+from optcc.values.json_records import MAX_DEPTH, parse
 
 PLAN = optcc.plan(optcc.Cluster.uniform(servers=3, nics=1, rate=10**9), 2**20)
 PLANS = ["verify", "simulate"]
@@ -151,12 +151,12 @@ def test_json_that_plans_have(text: str, says: str | None) -> None:
 
 
 def test_the_memory_of_a_plan_is_bounded_before_it_is_spent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(canonical_json, "MAX_PARTS", 100)
+    monkeypatch.setattr(json_records, "MAX_PARTS", 100)
     parse("[" + "[]," * 98 + "[]]")
     monkeypatch.setattr(json, "loads", None)  # nothing is parsed
     with pytest.raises(ValueError, match="more than 100 arrays and objects"):
         parse("[" + "{}," * 99 + "{}]")
-    monkeypatch.setattr(canonical_json, "MAX_BYTES", 100)
+    monkeypatch.setattr(json_records, "MAX_BYTES", 100)
     with pytest.raises(ValueError, match="more than 100 bytes"):
         parse(" " * 101)
 

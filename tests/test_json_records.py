@@ -14,8 +14,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from optcc.values.json_records import LAST, OMITTED, As, Called, Least, RecordCodec, codec, read_json, write_json
-from optcc.values.json_types import Choice, Defs, Exact, FieldError, Index, Text, Whole
+from optcc.values.json_records import (
+    LAST,
+    OMITTED,
+    As,
+    Called,
+    Choice,
+    Defs,
+    Exact,
+    FieldError,
+    Index,
+    Least,
+    RecordCodec,
+    Text,
+    Whole,
+    codec,
+    read_json,
+    write_json,
+)
 from tools import plan_schema
 
 

@@ -24,8 +24,7 @@ from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound, program_bound
 from optcc.theory.packing import pack_trees
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
-from optcc.values.json_records import read_json, write_json
-from optcc.values.json_types import FieldError
+from optcc.values.json_records import FieldError, read_json, write_json
 from tests.conftest import clusters
 from tests.effort import examples
 from tests.rail_clusters import networks, on_rails, solved

@@ -17,14 +17,24 @@ from optcc.theory.collectives import COLLECTIVES
 from optcc.theory.costs import bound_with_costs
 from optcc.theory.costs_check import check_bound_with_costs
 from optcc.theory.sensitivity import repair_first, repair_together
-from optcc.values.bound import Bound, Certificate, Direction, DualCut, Kind, Price, ProgramCertificate, ProgramPrimal
-from optcc.values.bound_json import bound_json, certificate_json, costs_json, repairs_json, together_json
-from optcc.values.bound_with_costs import BoundWithCosts
-from optcc.values.canonical_json import parse
-from optcc.values.cluster import Cluster, Nic
-from optcc.values.cluster_json import cluster_in, cluster_out
-from optcc.values.json_records import read_json, write_json
-from optcc.values.json_types import Bytes, Choice
+from optcc.values.bound import (
+    Bound,
+    BoundWithCosts,
+    Certificate,
+    Direction,
+    DualCut,
+    Kind,
+    Price,
+    ProgramCertificate,
+    ProgramPrimal,
+    bound_json,
+    certificate_json,
+    costs_json,
+    repairs_json,
+    together_json,
+)
+from optcc.values.cluster import Cluster, Nic, cluster_in, cluster_out
+from optcc.values.json_records import Bytes, Choice, parse, read_json, write_json
 
 FORMAT, VERSION = "optcc-bound", "1"
 """The version goes up when fields or words change: a check demands both as they are written."""

@@ -18,8 +18,7 @@ from fractions import Fraction
 from optcc.errors import InputError
 from optcc.simulation.faults import LONGEST_S
 from optcc.theory.starving_pair import direct_fraction, pair_s, slowest_pairs
-from optcc.values.bound import Bound, Direction
-from optcc.values.bound_with_costs import BoundWithCosts, CutCosts, FluidCosts, PairCosts, Part
+from optcc.values.bound import Bound, BoundWithCosts, CutCosts, Direction, FluidCosts, PairCosts, Part
 from optcc.values.cluster import Cluster, Server
 
 TICKS_PER_S = 10**12

@@ -12,7 +12,7 @@ from optcc.errors import CertificateError
 from optcc.theory.bounds import check_bound
 from optcc.theory.costs import growth, live_rates, outside_ranks
 from optcc.theory.starving_pair import nic_rate, pair_s
-from optcc.values.bound_with_costs import BoundWithCosts, CutCosts, FluidCosts, PairCosts
+from optcc.values.bound import BoundWithCosts, CutCosts, FluidCosts, PairCosts
 from optcc.values.cluster import Cluster
 
 

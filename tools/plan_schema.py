@@ -15,9 +15,7 @@ from typing import Any
 
 from optcc.plans.files import FORMAT, MAJOR, MINOR, PlanFields
 from optcc.plans.lowered import LoweredFields
-from optcc.values.canonical_json import lines
-from optcc.values.json_records import RecordCodec
-from optcc.values.json_types import MOST_INDEX, Defs
+from optcc.values.json_records import MOST_INDEX, Defs, RecordCodec, lines
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "optcc" / "schema" / f"plan-{MAJOR}.schema.json"

@@ -20,8 +20,8 @@ from optcc.cli.options import (
 )
 from optcc.errors import CertificateError, InputError
 from optcc.files.reading import read_file, shown
-from optcc.values.canonical_json import MAX_BYTES
 from optcc.values.cluster import Cluster
+from optcc.values.json_records import MAX_BYTES
 
 
 @click.command()
@@ -72,7 +72,7 @@ def bound(
     from optcc.reports.console import working
     from optcc.reports.costs import print_costs
     from optcc.theory.bound_file import bound_file
-    from optcc.values.bound_json import repairs_json, together_json
+    from optcc.values.bound import repairs_json, together_json
 
     if file is not None:
         _check(file, _cluster_to_check(topology, servers, fail, nic_rate, ranks), as_json)
@@ -136,7 +136,7 @@ def _check(file: Path, wanted: Cluster | None, as_json: bool) -> None:
     from optcc.reports.console import working
     from optcc.reports.costs import print_costs
     from optcc.theory.bound_file import HINT, check_bound_file
-    from optcc.values.bound_json import bound_json, costs_json
+    from optcc.values.bound import bound_json, costs_json
 
     data = read_file(file, MAX_BYTES, what="bound", expected="what optcc bound --json prints", hint=HINT)
     with working("checking"):

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from optcc.errors import InputError
 from optcc.runtime.compiled.choice import path_asked, path_of
 from optcc.runtime.control.transports import demand_one_machine, this_machine
-from optcc.values.cluster import Cluster
-from optcc.values.cluster_json import cluster_in, cluster_out
+from optcc.values.cluster import Cluster, cluster_in, cluster_out
 
 if TYPE_CHECKING:
     from optcc.discover import Topology

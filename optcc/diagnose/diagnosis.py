@@ -13,7 +13,7 @@ from optcc.diagnose.keep import InterruptionCosts, KeepOrDrain, keep_or_drain, o
 from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.possible import Achieved, achieved, overhead, plan_overhead, repairs
 from optcc.diagnose.verdict import Finding, Outcome, Verdict, judge
-from optcc.values.bound_json import repairs_json, together_json
+from optcc.values.bound import repairs_json, together_json
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:

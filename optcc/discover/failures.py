@@ -10,8 +10,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, NoReturn
 
 from optcc.errors import InputError
-from optcc.values.cluster import Cluster
-from optcc.values.server import MAX_COUNT
+from optcc.values.cluster import MAX_COUNT, Cluster
 from optcc.values.units import parse_fraction, parse_rate, parse_seconds
 
 if TYPE_CHECKING:

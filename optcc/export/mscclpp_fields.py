@@ -9,8 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
-from optcc.values.json_records import OMITTED, Least
-from optcc.values.json_types import Natural, Whole
+from optcc.values.json_records import OMITTED, Least, Natural, Whole
 
 ALIGNMENT = 16  # bytes; a chunk is a multiple of it
 WARP = 32

@@ -16,9 +16,7 @@ from typing import Any
 from optcc.errors import InputError
 from optcc.export.limits import demand, refuse_above
 from optcc.export.mscclpp_fields import ALIGNMENT, ANY_SIZE, WARP, FileGpu, FileOp, FileSpan, GroupPart, PlanFile
-from optcc.values.canonical_json import parse
-from optcc.values.json_records import read_json
-from optcc.values.json_types import FieldError
+from optcc.values.json_records import FieldError, parse, read_json
 
 MAX_OPS = 64  # operations of a threadblock
 MAX_CHANNELS = 16  # channels of one type in a threadblock; as many remote buffers of one type

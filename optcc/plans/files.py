@@ -20,10 +20,18 @@ from optcc.plans.plan import Plan
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import OfFamily, Recipe
 from optcc.values.bound import Bound, Certificate, ProgramCertificate
-from optcc.values.canonical_json import MAX_BYTES, agree, canonical, lines, parse
-from optcc.values.cluster_json import InFile
-from optcc.values.json_records import read_json, write_json
-from optcc.values.json_types import Bytes, FieldError
+from optcc.values.cluster import InFile
+from optcc.values.json_records import (
+    MAX_BYTES,
+    Bytes,
+    FieldError,
+    agree,
+    canonical,
+    lines,
+    parse,
+    read_json,
+    write_json,
+)
 
 # The fields of a plan file: what a plan's id is made of.
 

@@ -14,8 +14,7 @@ from optcc.plans.plan import Plan
 from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.recipe import MAX_SEGMENTS
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import Least
-from optcc.values.json_types import Bytes, Exact, Index, Natural, Whole
+from optcc.values.json_records import Bytes, Exact, Index, Least, Natural, Whole
 
 # The fields of the lowered part of a plan file, which is only written: what readers in other languages find there.
 

@@ -9,8 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optcc.reports.console import percent, plain_table, show
-from optcc.values.bound import Bound, ProgramCertificate
-from optcc.values.bound_json import GBPS
+from optcc.values.bound import GBPS, Bound, ProgramCertificate
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_rate, format_seconds, format_size
 

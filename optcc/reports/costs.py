@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.text import Text
 
 from optcc.reports.console import plain_table, show
-from optcc.values.bound_with_costs import BoundWithCosts
+from optcc.values.bound import BoundWithCosts
 from optcc.values.units import format_seconds
 
 

@@ -13,8 +13,7 @@ from optcc.reports.bound import print_bound
 from optcc.reports.console import over, percent, plain_table, ratio_of, show
 from optcc.reports.simulation import OUT_OF_ORDER
 from optcc.schedule.columns import Schedule
-from optcc.values.bound import LARGEST_GAP
-from optcc.values.bound_json import bound_json
+from optcc.values.bound import LARGEST_GAP, bound_json
 from optcc.values.units import format_seconds
 
 

@@ -39,8 +39,7 @@ from optcc.schedule.recipe import LEAF_LAST, MAX_SEGMENTS, PLAIN, Recipe, Segmen
 from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import OMITTED
-from optcc.values.json_types import Index, Natural
+from optcc.values.json_records import OMITTED, Index, Natural
 
 # R2CC-AllReduce: the published scheme for one degraded server, as transfers.
 #

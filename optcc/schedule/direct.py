@@ -71,7 +71,7 @@ from optcc.schedule.tuned import (
 )
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Choice, Exact, Whole
+from optcc.values.json_records import Choice, Exact, Whole
 
 if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts

@@ -33,8 +33,7 @@ from optcc.schedule.routes import Routes, no_collection
 from optcc.schedule.tuned import DEFAULT_SEGMENTS, FEWEST, LANDS, LARGE, MOST_TRIED, TRIED_MOVES
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import Least
-from optcc.values.json_types import Index
+from optcc.values.json_records import Index, Least
 
 if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts

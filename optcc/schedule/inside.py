@@ -49,8 +49,7 @@ from optcc.schedule.striped import Moves, StripedExchange
 from optcc.schedule.tuned import FREE_RUNS, LARGE, MANY, WAYS
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster, Fabric, Nic, Rank, Server
-from optcc.values.json_records import LAST, As, Least
-from optcc.values.json_types import FieldError, Index, Natural
+from optcc.values.json_records import LAST, As, FieldError, Index, Least, Natural
 
 # The GPU groups that take part in the schedule between servers, and the shares with which their GPUs gather and
 # carry.

@@ -45,8 +45,7 @@ from optcc.schedule.recipe import PLAIN, CandidateFamily, Costs, Recipe, Segment
 from optcc.schedule.routes import Routes
 from optcc.schedule.tuned import FEW_LEAVES, LEAF_SECTIONS, MANY
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import OMITTED, As, Least
-from optcc.values.json_types import Index, Natural, Whole
+from optcc.values.json_records import OMITTED, As, Index, Least, Natural, Whole
 
 if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts

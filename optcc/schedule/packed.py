@@ -35,7 +35,7 @@ from optcc.schedule.recipe import (
 from optcc.schedule.routes import Routes, busiest_seconds
 from optcc.schedule.tuned import MOST_ROOTS
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Index, Text
+from optcc.values.json_records import Index, Text
 
 if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts

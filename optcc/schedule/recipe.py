@@ -15,8 +15,7 @@ from optcc.schedule.columns import Schedule
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.tuned import DEFAULT_SEGMENTS, MIN_CHUNK, MIN_GPU_CHUNK
 from optcc.values.cluster import Cluster
-from optcc.values.json_records import codec, read_json, told_apart, write_json
-from optcc.values.json_types import Codec, Defs, FieldError, Json, Whole
+from optcc.values.json_records import Codec, Defs, FieldError, Json, Whole, codec, read_json, told_apart, write_json
 
 if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts

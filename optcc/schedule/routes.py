@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from optcc.errors import InfeasibleError, InputError
 from optcc.schedule.columns import Lane, Link, Port, Route, Schedule
-from optcc.values.cluster import Cluster
-from optcc.values.server import Nic
+from optcc.values.cluster import Cluster, Nic
 
 
 @dataclass(frozen=True)

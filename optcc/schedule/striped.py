@@ -33,7 +33,7 @@ from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, requ
 from optcc.schedule.routes import Routes, no_collection
 from optcc.schedule.tuned import MANY, WAYS
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Index
+from optcc.values.json_records import Index
 
 if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts

@@ -30,7 +30,7 @@ from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
-from optcc.values.json_types import Whole
+from optcc.values.json_records import Whole
 
 if TYPE_CHECKING:
     from optcc.theory.group_counts import GroupCounts

@@ -1,20 +1,24 @@
-"""A lower bound and its certificate, as values, and the check of a closed form's certificate against the cluster.
+"""A lower bound and its certificate, as values and as JSON, and the check of a closed form's certificate.
 
-The check knows the two facts (what crosses a cut; how many transfers an element needs) and nothing of how
-the bound was found. `optcc.theory.check_bound` checks the whole of a bound.
+The check knows the two facts (what crosses a cut; how many transfers an element needs) and nothing of how the bound
+was found. `optcc.theory.check_bound` checks the whole of a bound; `optcc.theory.bound_file` writes what proves it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from optcc.errors import CertificateError
 from optcc.values.cluster import Cluster, Rank
-from optcc.values.json_records import Called
-from optcc.values.json_types import Bytes, Index
+from optcc.values.json_records import Bytes, Called, Index
 from optcc.values.units import format_rate
+
+if TYPE_CHECKING:
+    from optcc.theory.sensitivity import JointRepair, Repair
+
 
 Kind = Literal["cut", "traffic", "trivial"]
 Direction = Literal["out", "in"]
@@ -230,3 +234,165 @@ def in_words(cluster: Cluster, cert: Certificate) -> str:
     server = cluster.servers[cluster.ranks[cert.ranks[0]].server]
     live = sum(nic.alive for nic in server.nics)
     return f"{server.name}, which can {way} {format_rate(cert.rate)} on {live} of {len(server.nics)} NICs"
+
+
+@dataclass(frozen=True)
+class FluidCosts:
+    """The bound without costs, and one chunk and one way of latency for every port."""
+
+    kind: Literal["fluid"] = "fluid"
+
+
+@dataclass(frozen=True)
+class CutCosts:
+    """One server, whose live NICs one way must pass all bytes, in chunks that other ranks pass on.
+
+    server : index; losses : seconds that each NIC with a rate in this direction loses, in order. It cuts its bytes into
+    chunks and waits for chunks to be passed on
+    """
+
+    server: int
+    direction: Direction
+    losses: tuple[Fraction, ...]
+    kind: Literal["cut"] = "cut"
+
+
+@dataclass(frozen=True)
+class PairCosts:
+    """Two starving servers, by index; `direct` is the part of the elements sent straight between them, 0 to 1."""
+
+    servers: tuple[int, int]
+    direct: Fraction
+    kind: Literal["starving-pair"] = "starving-pair"
+
+
+@dataclass(frozen=True)
+class Part:
+    """Seconds of a bound, and in words what they are for."""
+
+    what: str
+    seconds: Fraction
+
+
+@dataclass(frozen=True)
+class BoundWithCosts:
+    """No schedule of whole chunks takes less than `seconds`; exact. In the simulator's model a chunk takes `per_chunk`
+    seconds beside its bytes at the sending and at the receiving port, `alpha` passes in between, and it is passed on
+    only when it has landed whole. Proof ids chunk-costs and starving-pair.
+
+    bound : the same without costs
+    alpha : seconds from port to port; per_chunk : seconds of each chunk at each port
+    parts : what `seconds` is made of, in words
+    """
+
+    seconds: Fraction
+    bound: Bound
+    alpha: Fraction
+    per_chunk: Fraction
+    certificate: FluidCosts | CutCosts | PairCosts
+    parts: tuple[Part, ...]
+
+    @property
+    def extra_s(self) -> Fraction:
+        """Seconds above the bound without costs."""
+        return self.seconds - self.bound.seconds
+
+
+GBPS = 125_000_000  # bytes per second
+
+
+def bound_json(bound: Bound, cluster: Cluster) -> dict[str, Any]:
+    """Seconds, what limits `cluster`, and the certificate. Names that end in _exact are of exact numbers, as text."""
+    return {
+        "bound_s": float(bound.seconds),
+        "fault_free_s": float(bound.fault_free_s),
+        "overhead": float(bound.overhead),
+        "bottleneck": bound.bottleneck,
+        "certificate": certificate_json(bound.certificate, cluster),
+        "size": bound.nbytes,
+        "ranks": len(cluster.ranks),
+    }
+
+
+def certificate_json(cert: Certificate | ProgramCertificate, cluster: Cluster) -> dict[str, Any]:
+    """The certificate, without the network and the primal of a program's; its ranks by their names in `cluster`."""
+    if isinstance(cert, ProgramCertificate):
+        return {
+            "kind": "program",
+            "collective": cert.collective,
+            "root": cert.root,
+            "gap": float(cert.gap),
+            "rate": float(cert.rate),
+            "rate_exact": str(cert.rate),
+            "reached_exact": str(cert.reached),
+            "prices": [
+                {
+                    "what": p.what,
+                    "count": p.count,
+                    "share": float(p.share),
+                    "share_exact": str(p.share),
+                    "gain_exact": str(p.gain),
+                    "nics": list(p.nics),
+                }
+                for p in cert.prices
+            ],
+            "cuts": [{**asdict(cut), "inside": list(cut.inside)} for cut in cert.cuts],
+            "resource_prices": list(cert.resource_prices),
+            "denominator": cert.denominator,
+            "bound_s_exact": str(cert.seconds),
+        }
+    return {
+        "kind": cert.kind,
+        "direction": cert.direction,
+        "ranks": [cluster.ranks[r].name for r in cert.ranks],
+        "bytes": cert.nbytes,
+        "rate": float(cert.rate),
+        "rate_exact": str(cert.rate),
+        "bound_s_exact": str(cert.seconds),
+    }
+
+
+def costs_json(found: BoundWithCosts, cluster: Cluster) -> dict[str, Any]:
+    """What `optcc bound --alpha --per-chunk` adds to its JSON value. Times in seconds; exact ones are fractions."""
+    cert = found.certificate
+    certificate: dict[str, Any] = {"kind": cert.kind}
+    if isinstance(cert, CutCosts):
+        certificate["server"] = cluster.servers[cert.server].name
+        certificate["direction"] = cert.direction
+        certificate["losses_s_exact"] = [str(loss) for loss in cert.losses]
+    elif isinstance(cert, PairCosts):
+        certificate["servers"] = [cluster.servers[s].name for s in cert.servers]
+        certificate["direct"] = str(cert.direct)
+    return {
+        "bound_with_costs_s": float(found.seconds),
+        "costs": {
+            "alpha_s": float(found.alpha),
+            "alpha_s_exact": str(found.alpha),
+            "per_chunk_s": float(found.per_chunk),
+            "per_chunk_s_exact": str(found.per_chunk),
+            "extra_s": float(found.extra_s),
+            "parts": [{"what": part.what, "seconds": float(part.seconds)} for part in found.parts],
+            "certificate": {**certificate, "bound_with_costs_s_exact": str(found.seconds)},
+        },
+    }
+
+
+def repairs_json(repairs: Sequence[Repair]) -> list[dict[str, Any]]:
+    """The JSON value of `optcc bound --repair-first`: seconds, and seconds saved per Gb/s restored."""
+    return [
+        {
+            "nic": r.nic,
+            "repaired_s": float(r.repaired_s),
+            "saved_s": float(r.saved_s),
+            "saved_s_per_gbps": float(r.gain_s_per_rate * GBPS),
+        }
+        for r in repairs
+    ]
+
+
+def together_json(steps: Sequence[JointRepair]) -> list[dict[str, Any]]:
+    """The JSON value of joint repairs, one step after the other; times in seconds."""
+    return [
+        {"nics": list(step.nics), "repaired_s": float(step.repaired_s), "saved_s": float(step.saved_s)}
+        for step in steps
+    ]

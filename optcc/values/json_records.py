@@ -1,4 +1,6 @@
-"""Classes that describe their own JSON: reader, writer, check and JSON Schema follow from the fields' annotations.
+"""JSON: its text, canonical or for people, and classes that describe their own.
+
+Of such a class reader, writer, check and JSON Schema follow from its fields' annotations.
 
 A frozen dataclass is an object with its fields as members; fields that are not compared, or follow from others
 (``init=False``), are not in it. Of the types, `int` is a whole number from 0, and `Fraction` an exact number as text
@@ -12,17 +14,292 @@ What a type does not say is a mark in ``Annotated``: a `Codec`, such as ``Whole(
 from __future__ import annotations
 
 import inspect
+import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cache
+from json.encoder import encode_basestring_ascii as _quoted
 from types import NoneType, UnionType
-from typing import Annotated, Any, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
 
-from optcc.values.json_parts import Array, Nullable, Pair, placed
-from optcc.values.json_types import Choice, Codec, Defs, Exact, FieldError, Flag, Json, Text, Whole, named
+Json = Any
+"""None, bool, int, str, lists of them, and dictionaries of them by str."""
+Defs = dict[str, dict[str, Any]]
+"""What a JSON Schema refers to by name."""
+Number = int | Fraction
+MOST_INDEX = 2**31 - 1
+"""Readers in other languages have 32 bits for what numbers ranks, ports and the like."""
+
+
+class FieldError(ValueError):
+    """What is not of its type. `place` is its path, such as "shares[0].share"; `got` a text, or what stands for one."""
+
+    def __init__(self, expected: str, got: object) -> None:
+        self.place, self.expected = "", expected
+        self.got = got[:60] if isinstance(got, str) else _Shown(got)
+        super().__init__(expected)
+
+    def __str__(self) -> str:
+        return f"{self.place}: expected {self.expected}, got {self.got}".removeprefix(": ")
+
+    def inside(self, step: str | int) -> FieldError:
+        """The same, seen from what has it as member or item `step`."""
+        own = f"[{step}]" if isinstance(step, int) else step
+        self.place = f"{own}.{self.place}" if self.place and self.place[0] != "[" else own + self.place
+        return self
+
+
+class _Shown:
+    """A value that is no text: in messages without quotes, in JSON's words, and not at any length."""
+
+    def __init__(self, value: object) -> None:
+        words = {None: "null", True: "true", False: "false"}
+        self.words = words[value] if value is None or isinstance(value, bool) else str(value)[:60]
+
+    def __str__(self) -> str:
+        return self.words
+
+
+class Codec(ABC):
+    """How values of one type are JSON.
+
+    flat : whether a record that has such a value has its members among its own
+    """
+
+    flat: bool = False
+
+    @abstractmethod
+    def read(self, raw: Json) -> Any:
+        """The value of what `write` wrote. FieldError for anything else."""
+
+    @abstractmethod
+    def check(self, value: Any) -> None:
+        """Raise FieldError unless `read` could have made `value`."""
+
+    @abstractmethod
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        """The JSON Schema of what `write` writes; what has a name is put into `defs`."""
+
+    def write(self, value: Any) -> Json:
+        """`value` as JSON."""
+        return value
+
+
+@dataclass(frozen=True)
+class Whole(Codec):
+    """A whole number from `least` to `most`."""
+
+    least: int = 0
+    most: int | None = None
+
+    def read(self, raw: Json) -> int:
+        self.check(raw)
+        return int(raw)
+
+    def check(self, value: Any) -> None:
+        if type(value) is not int or value < self.least or (self.most is not None and value > self.most):
+            raise FieldError(f"a whole number{_between(self.least, self.most)}", value)
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        most = {} if self.most is None else {"maximum": self.most}
+        return {"type": "integer", "minimum": self.least, **most}
+
+
+@dataclass(frozen=True)
+class Exact(Codec):
+    """A rational number from `least` to `most`, "3/5" as text. No exponents: one could be made to fill the memory."""
+
+    least: Number = 0
+    most: Number | None = None
+    PATTERN: ClassVar[str] = r"[0-9]{1,60}(/[0-9]{1,60})?"
+
+    def read(self, raw: Json) -> Fraction:
+        try:
+            value = Fraction(raw) if type(raw) is str and _EXACT.fullmatch(raw) else None
+        except ZeroDivisionError:
+            value = None
+        if value is None:
+            raise FieldError('an exact number as text, such as "3/5"', raw)
+        if self.least or self.most is not None:  # the text has no sign
+            self.check(value)
+        return value
+
+    def check(self, value: Any) -> None:
+        if not isinstance(value, int | Fraction) or value < self.least or (self.most is not None and value > self.most):
+            raise FieldError(f"an exact number{_between(self.least, self.most)}", value)
+
+    def write(self, value: Any) -> Json:
+        return str(value)
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        words = "A whole number or a fraction"
+        return named("exact", defs, lambda: {"type": "string", "pattern": f"^{self.PATTERN}$", "description": words})
+
+
+_EXACT = re.compile(Exact.PATTERN)
+
+
+@dataclass(frozen=True)
+class Text(Codec):
+    """Text that a pattern matches; `parse` makes the value of it, `put` writes it again."""
+
+    pattern: str | None = None
+    words: str = "text"
+    parse: Callable[[str], Any] = str
+    put: Callable[[Any], str] = str
+
+    def read(self, raw: Json) -> Any:
+        if type(raw) is not str or (self.pattern is not None and not re.fullmatch(self.pattern, raw)):
+            raise FieldError(self.words, raw)
+        return self.parse(raw)
+
+    def check(self, value: Any) -> None:
+        """Nothing: what makes such values checks them."""
+
+    def write(self, value: Any) -> Json:
+        return self.put(value)
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        plain: dict[str, Any] = {"type": "string"}
+        return plain if self.pattern is None else {**plain, "pattern": f"^{self.pattern}$", "description": self.words}
+
+
+class Flag(Codec):
+    """True or false."""
+
+    def read(self, raw: Json) -> bool:
+        self.check(raw)
+        return bool(raw)
+
+    def check(self, value: Any) -> None:
+        if type(value) is not bool:
+            raise FieldError("true or false", value)
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        return {"type": "boolean"}
+
+
+class Choice(Codec):
+    """One of `known`, words or the members of an Enum of words."""
+
+    def __init__(self, known: Sequence[Any]) -> None:
+        self.known = {value.value if isinstance(value, Enum) else value: value for value in known}
+
+    def read(self, raw: Json) -> Any:
+        self.check(raw)
+        return self.known[raw]
+
+    def check(self, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, str | int) or value not in self.known:
+            raise FieldError(f"one of {', '.join(map(str, self.known))}", value)
+
+    def write(self, value: Any) -> Json:
+        return value.value if isinstance(value, Enum) else value
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        return {"enum": list(self.known)} if len(self.known) > 1 else {"const": next(iter(self.known))}
+
+
+Bytes = Annotated[int, Whole(0, 2**63 - 1)]
+Index = Annotated[int, Whole(0, MOST_INDEX)]
+"""A number of a rank, a server, a port and so on, from 0."""
+Name = Annotated[str, Text(r"[^ /=]{1,255}", "1 to 255 characters without space, '/' and '='")]
+"""Of a server, a NIC or a pod."""
+Natural = Annotated[int, Whole(1)]
+
+
+def _between(least: Number, most: Number | None) -> str:
+    return f", {least} or more" if most is None else f" from {least} to {most}"
+
+
+def named(name: str, defs: Defs, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    """A reference to the schema `make()`, which is put into `defs` under `name` unless it is there."""
+    if name not in defs:
+        defs[name] = {}  # it may refer to itself
+        defs[name] = make()
+    return {"$ref": f"#/$defs/{name}"}
+
+
+def placed(step: str | int, do: Callable[[Any], Any], value: Any) -> Any:
+    """`do(value)`, errors seen from what has `value` as member or item `step`."""
+    try:
+        return do(value)
+    except FieldError as error:
+        raise error.inside(step) from None
+
+
+@dataclass(frozen=True)
+class Nullable(Codec):
+    """Null, or as `inner` says."""
+
+    inner: Codec
+
+    def read(self, raw: Json) -> Any:
+        return None if raw is None else self.inner.read(raw)
+
+    def check(self, value: Any) -> None:
+        if value is not None:
+            self.inner.check(value)
+
+    def write(self, value: Any) -> Json:
+        return None if value is None else self.inner.write(value)
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        return {"anyOf": [self.inner.schema(defs), {"type": "null"}]}
+
+
+@dataclass(frozen=True)
+class Array(Codec):
+    """`least` items or more, all as `item` says."""
+
+    item: Codec
+    least: int = 0
+
+    def read(self, raw: Json) -> tuple[Any, ...]:
+        if type(raw) is not list or len(raw) < self.least:
+            raise FieldError(f"an array of {self.least} or more" if self.least else "an array", raw)
+        return tuple(placed(i, self.item.read, part) for i, part in enumerate(raw))
+
+    def check(self, value: Any) -> None:
+        if len(value) < self.least:
+            raise FieldError(f"{self.least} or more", len(value))
+        for i, part in enumerate(value):
+            placed(i, self.item.check, part)
+
+    def write(self, value: Any) -> Json:
+        return list(map(self.item.write, value))
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        least = {"minItems": self.least} if self.least else {}
+        return {"type": "array", "items": self.item.schema(defs), **least}
+
+
+@dataclass(frozen=True)
+class Pair(Codec):
+    """An array of as many items as there are `items`, each of its own type."""
+
+    items: list[Codec]
+
+    def read(self, raw: Json) -> tuple[Any, ...]:
+        if type(raw) is not list or len(raw) != len(self.items):
+            raise FieldError(f"an array of {len(self.items)}", raw)
+        return tuple(placed(i, item.read, raw[i]) for i, item in enumerate(self.items))
+
+    def check(self, value: Any) -> None:
+        for i, item in enumerate(self.items):
+            placed(i, item.check, value[i])
+
+    def write(self, value: Any) -> Json:
+        return [item.write(part) for item, part in zip(self.items, value, strict=True)]
+
+    def schema(self, defs: Defs) -> dict[str, Any]:
+        items = [item.schema(defs) for item in self.items]
+        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+
 
 OMITTED, LAST = "left out where it is the default", "written last"
 """Marks of a record's fields."""
@@ -252,3 +529,101 @@ def told_apart(tag: str, by_word: Mapping[str, dict[str, Any]]) -> dict[str, Any
         for word, then in by_word.items()
     ]
     return {"required": [tag], "properties": {tag: {"enum": list(by_word)}}, "allOf": cases}
+
+
+MOST_MEMBERS = 128
+"""Of one JSON object, as in the reader in C, which looks for a name twice among them."""
+MAX_DEPTH = 32
+"""Of arrays and objects in each other, as in the reader in C."""
+MAX_BYTES = 64 * 2**20
+"""Of a plan file. With `MAX_PARTS` it bounds the memory that reading one takes: a number takes 36 bytes for 4 or more
+in the file, with its comma; an array or object takes up to 240, however short it is in the file."""
+MAX_PARTS = 2_000_000
+"""Arrays and objects in one plan file: a layout of 128 servers with 8 NICs, all to all, has half a million."""
+WIDE = 110
+
+
+def parse(text: str, *, points: bool = False) -> Any:
+    """The JSON value in `text`; `points`: numbers may have a decimal point.
+
+    ValueError for what readers might take differently, or what takes too much memory.
+    """
+    if len(text) > MAX_BYTES:
+        raise ValueError(f"more than {MAX_BYTES} bytes")
+    if text.count("[") + text.count("{") > MAX_PARTS:
+        raise ValueError(f"more than {MAX_PARTS} arrays and objects")
+    try:
+        raw = json.loads(
+            text, object_pairs_hook=_members, parse_float=float if points else _no_float, parse_constant=_no_float
+        )
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
+    except ValueError as error:
+        if "set_int_max_str_digits" in str(error):
+            raise ValueError("a number of more than 4300 digits") from None
+        raise
+    _check_depth(raw)
+    canonical(raw, ascii_only=False).encode()  # half a surrogate pair is no text
+    return raw
+
+
+_TOO_DEEP = f"nested deeper than {MAX_DEPTH}"
+
+
+def _check_depth(raw: Any) -> None:
+    """Raise ValueError for what is nested deeper than `MAX_DEPTH`; looks at one depth after the other."""
+    level: list[Any] = [raw] if isinstance(raw, (dict, list)) else []
+    for _ in range(MAX_DEPTH):
+        inside = (value.values() if isinstance(value, dict) else value for value in level)
+        level = [part for parts in inside for part in parts if isinstance(part, (dict, list))]
+        if not level:
+            return
+    raise ValueError(_TOO_DEEP)
+
+
+def _members(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs) or len(pairs) > MOST_MEMBERS:
+        raise ValueError(f"an object with a name twice, or more than {MOST_MEMBERS} names")
+    return made
+
+
+def _no_float(text: str) -> Any:
+    raise ValueError(
+        f'{text[:60]}: a number that readers take differently: whole numbers, and exact ones as text such as "3/5"'
+    )
+
+
+def canonical(value: Any, *, ascii_only: bool = True) -> str:
+    """One text for one value."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=ascii_only)
+
+
+def agree(known: Any, said: Any, *, strictly: bool) -> bool:
+    """Whether a file says what we would write; unless `strictly`, it may have fields that we do not know."""
+    if strictly:
+        return canonical(known) == canonical(said)
+    if isinstance(known, dict) and isinstance(said, dict):
+        return all(name in said and agree(value, said[name], strictly=False) for name, value in known.items())
+    if isinstance(known, list) and isinstance(said, list):
+        if not any(isinstance(value, (dict, list)) for value in known):
+            return canonical(known) == canonical(said)
+        return len(known) == len(said) and all(agree(a, b, strictly=False) for a, b in zip(known, said, strict=True))
+    return canonical(known) == canonical(said)
+
+
+def lines(value: Any, depth: int) -> str:
+    """JSON for people and for diffs: what is short, and a list of numbers of any length, on one line."""
+    if isinstance(value, dict):
+        parts = [f"{_quoted(name)}: {lines(part, depth + 1)}" for name, part in value.items()]
+        left, right = "{}"
+    elif isinstance(value, list) and any(isinstance(part, (dict, list)) for part in value):
+        parts = [lines(part, depth + 1) for part in value]
+        left, right = "[]"
+    else:
+        return _quoted(value) if isinstance(value, str) else json.dumps(value)
+    short = f"{left}{', '.join(parts)}{right}"
+    if len(short) + depth <= WIDE and "\n" not in short:
+        return short
+    inner = "\n" + " " * (depth + 1)
+    return f"{left}{inner}{f',{inner}'.join(parts)}{inner[:-1]}{right}"
