@@ -37,6 +37,8 @@ _ALGORITHM = re.compile(
 )
 """Set to one algorithm, or, with NCCL_DEBUG_SUBSYS=TUNING, chosen for a large size: a name, or NCCL's number."""
 TREES = {"tree", "nvlstree", "0", "5"}
+_LOGGED = re.compile(r"NCCL_IB_HCA| NCCL (?:INFO|WARN) |NET/IB|imeout|Process failed")
+"""What a test's lines have where there is a log between them."""
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.I)
 
 
@@ -72,7 +74,9 @@ def read_tests(text: str, source: str, ports: NicDirections) -> Evidence:
             log = Log()
             found.append(_evidence(_from_json(value, line, source, log), log, source, ports))
     for start, lines in _parts(text):
-        found.append(_evidence(_from_text(lines, start, source), parse_log("\n".join(lines)), source, ports))
+        part = "\n".join(lines)
+        log = parse_log(part) if _LOGGED.search(part) else Log()
+        found.append(_evidence(_from_text(lines, start, source), log, source, ports))
     return Evidence.together(found)
 
 

@@ -163,7 +163,7 @@ class _Impatient(H11Protocol):
             self.transport.write(self.conn.send(event))
         self.transport.close()
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio takes the answer
         """Nothing more comes. A whole request is answered still: its sender may have closed one direction alone. Of one
         that is not whole its sender is told so. Whether the connection stays open."""
         self._ended = True
