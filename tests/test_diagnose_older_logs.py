@@ -154,3 +154,19 @@ def test_addresses_that_two_files_dispute_are_not_known(tmp_path: Path) -> None:
     (tmp_path / "b.log").write_text(start().replace("192.0.2.3<", "192.0.2.2<").replace("192.0.2.2<", "192.0.2.3<", 1))
     found = gather([str(tmp_path / "a.log"), str(tmp_path / "b.log")], PORTS)
     assert set(found.observations[0].used) == ends(3, 1, 5, 7)
+
+
+def test_channels_tell_the_peer_that_an_error_does_not_name() -> None:
+    """A ring of four servers, in the words of NCCL 2.8: channels tell each process's NIC and its neighbours."""
+    lines = start().splitlines()
+    for h in range(4):
+        for g in range(2):
+            before, own, after = (2 * (i % 4) + g for i in (h - 1, h, h + 1))
+            for one, other, way in ((own, after, "send"), (before, own, "receive")):
+                ends_at = f"Channel 0{g} : {one}[1b000] -> {other}[1b000] [{way}] via NET/IB/{g}"
+                lines.append(f"server{h}:{100 + g}:200 [{g}] NCCL INFO {ends_at}")
+    error = "server1:101:250 [1] NCCL WARN NET/IB : Got completion with error 12, opcode 0, len 0, vendor err 129"
+    found = read_text("\n".join([*lines, error]) + "\n", "job.log", PORTS)
+    (seen,) = found.observations
+    assert set(seen.used) == ends(3, 1, 5)
+    assert found.signs[0].nic == 3

@@ -88,3 +88,9 @@ def test_what_is_no_evidence_is_refused(sources: list[str], says: str, tmp_path:
         tmp_path.mkdir()
     with pytest.raises(InputError, match=says):
         gather([source.format(tmp=tmp_path) for source in sources], PORTS)
+
+
+def test_sizes_with_units_are_those_of_nccl_tests() -> None:
+    plain = read_text(texts.table("all_reduce", 40000), "t", PORTS).observations
+    table = texts.table("all_reduce", 40000).replace(f"{1 << 30:12d} {1 << 28:13d}", f"{'1G':>12} {'256M':>13}")
+    assert read_text(table, "t", PORTS).observations == plain

@@ -102,3 +102,9 @@ def test_any_text_is_a_list_of_hosts_or_refused(text: str) -> None:
     except InputError:
         return
     assert len(set(names)) == len(names) > 0
+
+
+@pytest.mark.parametrize("text", ["fd77::10", "[fd77::10]:8,host2", "fe80::1%eth0", "fd77::10 slots=8\nhost2 slots=8"])
+def test_ipv6_addresses_are_named(text: str) -> None:
+    with pytest.raises(InputError, match="an IPv6 address in a list of hosts"):
+        expand_hosts(text)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from optcc.discover import apply_failures, load_topology
 from optcc.discover.pasted import unwrapped
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster
+from tests import tool_texts
+from tests.host_texts import ibdev2netdev, ibstat, rdma_link
 from tests.test_discover import EXAMPLES, GBPS
 from tests.topology_texts import HOPPER
 
@@ -78,6 +81,71 @@ def test_the_kind_is_told_by_content(text: str, kind: str, tmp_path: Path) -> No
     pasted.write_bytes(SURROUNDED[kind](text).encode())
     rate = "400Gb/s" if text is HOPPER else None
     assert load_topology(pasted, nic_rate=rate).cluster == load_topology(plain, nic_rate=rate).cluster
+
+
+def numbered(form: str) -> Callable[[str], str]:
+    return lambda text: "".join(f"{form.format(i, i % 60)}{line}\n" for i, line in enumerate(text.splitlines()))
+
+
+UNLISTED = {
+    "RFC 5424": before("<14>1 2026-11-28T10:00:00.123456Z node1 app 1234 ID47 - "),
+    "RFC 5424 with data": before('<14>1 2026-11-28T10:00:00Z node1 app - - [x@32473 iut="3" source="A b"] '),
+    "RFC 3164": before("<13>Nov 20 10:00:00 node1 job[17]: "),
+    "a shell's": before("node7 >> "),
+    "glog": numbered("I1128 10:00:{1:02}.123456 12345 main.cc:{0}] "),
+    "keys": before("host=node7 pid=44 | "),
+    "brackets": numbered("[2026-11-28 10:00:{1:02},123][INFO][node7] "),
+    "fabric": before("[node7.example.org:22] out: "),
+    "a kernel's": before("Nov 28 10:00:00 node7 kernel: [ 12.345678] "),
+    "another date": before("28/11/2026 10:00:00 node7: "),
+    "Airflow": before("[2026-11-28T10:00:00.123+0000] {subprocess.py:93} INFO - "),
+    "lines' numbers": numbered("{0:6d}\t"),
+    "GitHub": before("job\tRun tests\t2026-11-20T10:00:00.1234567Z "),
+    "an indent": before("    "),
+    "Slack": lambda text: f"Ann 10:02\n```{text}```\n",
+}
+NICS = {f"mlx5_{i}": 400 for i in range(4)}
+LISTS = {
+    "ibstat": ibstat(NICS, ["mlx5_1"]),
+    "ibstatus": tool_texts.ibstatus(NICS, ["mlx5_1"]),
+    "ibv_devinfo": tool_texts.devinfo(NICS, ["mlx5_1"]),
+    "rdma link": tool_texts.rdma_link([*NICS], ["mlx5_1"]),
+    "rdma link -j": rdma_link([*NICS], ["mlx5_1"]) + "\n",
+    "rdma link -jp": json.dumps(json.loads(rdma_link([*NICS], ["mlx5_1"])), indent=4) + "\n",
+    "ibdev2netdev": ibdev2netdev([*NICS], ["mlx5_1"]),
+    "iblinkinfo": tool_texts.fabric(["n1", "n2"], NICS),
+    "mlxlink": tool_texts.mlxlink("400G", command="# mlxlink -d mlx5_0"),
+    "smi": HOPPER,
+}
+
+
+@pytest.mark.parametrize("wrap", UNLISTED)
+@pytest.mark.parametrize("name", LISTS)
+def test_prefixes_that_are_not_listed_are_learned(name: str, wrap: str, tmp_path: Path) -> None:
+    plain, pasted = tmp_path / "plain", tmp_path / "pasted"
+    plain.write_text(LISTS[name])
+    pasted.write_text(UNLISTED[wrap](LISTS[name]))
+    assert load_topology(pasted, nic_rate="400Gb/s").cluster == load_topology(plain, nic_rate="400Gb/s").cluster
+
+
+@pytest.mark.parametrize("form", ["<14>1 2026-11-28T10:00:00Z n{} app 7 - - ", "Nov 20 10:00:00 n{} app[17]: "])
+def test_syslog_of_several_hosts_is_of_several_servers(form: str, tmp_path: Path) -> None:
+    (tmp_path / "all").write_text("".join(before(form.format(host))(LISTS["ibstat"]) for host in (1, 2)))
+    assert [server.name for server in load_topology(tmp_path / "all").cluster.servers] == ["n1", "n2"]
+
+
+def test_several_hosts_behind_a_prefix_that_is_not_listed_are_refused(tmp_path: Path) -> None:
+    one, other = ibstat({"mlx5_0": 400}), ibstat({"mlx5_1": 400})
+    (tmp_path / "all").write_text(before("n1 >> ")(one) + before("n2 >> ")(other))
+    with pytest.raises(InputError, match=r"lines of several hosts.*n1 >>, n2 >>"):
+        load_topology(tmp_path / "all")
+
+
+def test_lines_of_other_processes_between_those_of_json(tmp_path: Path) -> None:
+    lines = LISTS["rdma link -jp"].splitlines()
+    (tmp_path / "all").write_text("".join(f"{line}\nn2: step {i}, loss [3.1]\n" for i, line in enumerate(lines)))
+    servers = load_topology(tmp_path / "all", nic_rate="400Gb/s").cluster.servers
+    assert [nic.name for nic in servers[0].nics] == ["mlx5_0", "mlx5_2", "mlx5_3"]
 
 
 def test_keys_before_the_version_are_no_banner(tmp_path: Path) -> None:

@@ -153,6 +153,18 @@ def test_rdma_dev_tells_which_links_are_one_port(dev: str, tmp_path: Path) -> No
         assert rates(read(tmp_path, nic_rate="200Gb/s", **texts)) == {"a": both}
 
 
+def test_links_by_names_alone_tell_a_card_that_shows_each_port_twice(tmp_path: Path) -> None:
+    """As on DGX Spark; names of more cards, or of other forms, join nothing."""
+    found = read(tmp_path, nic_rate="200Gb/s", a=LINKS)
+    assert rates(found) == {"a": {"rocep1s0f0": 200, "rocep1s0f1": 200}}
+    assert "by their names two functions of each port" in "".join(found.notes)
+    one_cable = LINKS.replace("f1/1 state ACTIVE physical_state LINK_UP", "f1/1 state DOWN physical_state DISABLED")
+    assert rates(read(tmp_path, nic_rate="200Gb/s", b=one_cable)) == {"b": {"rocep1s0f0": 200}}
+    for others in (LINKS.replace("P2", "P3") + LINKS, LINKS.replace("f1/1 state ACTIVE", "f1/1 state DOWN", 1)):
+        kept = "".join(dict.fromkeys(line + "\n" for line in others.splitlines()))
+        assert len(rates(read(tmp_path, nic_rate="200Gb/s", c=kept))["c"]) == kept.count("ACTIVE")
+
+
 @pytest.mark.parametrize("physical", [("mlx5_0",), ("mlx5_0", "mlx5_4"), ()])
 def test_virtual_functions_count_where_their_card_does_not(physical: tuple[str, ...], tmp_path: Path) -> None:
     """Two cards, each with its own device and three virtual functions, whose GUIDs are made up."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import random
@@ -16,7 +17,7 @@ from typing import Any
 import pytest
 
 import optcc
-from optcc.cli.plan_files import load_proved
+from optcc.cli.plan_files import bound_in_words, load_proved
 from optcc.errors import CertificateError, InputError, OptccError, VerifyError
 from optcc.export import formats
 from optcc.export.reread import reader_of
@@ -189,6 +190,7 @@ FALSE: dict[str, Callable[[dict[str, Any]], Any]] = {
         bound.update(seconds=str(Fraction(bound["seconds"]) * 2)),
         bound["certificate"].update(rate=str(Fraction(bound["certificate"]["rate"]) / 2)),
     ),
+    "bottleneck": lambda bound: bound.update(bottleneck="the cooling of the hall"),
     "bytes": lambda bound: bound["certificate"].update(nbytes=bound["certificate"]["nbytes"] * 2),
 }
 
@@ -202,3 +204,23 @@ def test_a_false_bound_is_told(family: str, fault: str, tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_bytes(with_id(content))
     with pytest.raises(CertificateError, match=r"plan\.json: the bound in this plan is false"):
         load_proved(tmp_path / "plan.json")
+
+
+def test_what_is_no_optimum_is_not_called_one(tmp_path: Path) -> None:
+    cluster = Cluster.uniform(servers=3, nics=2, rate=10**9).degrade("server1/nic0")
+    made = optcc.plan(cluster, 2**20)
+    weak = optcc.theory.program_bound(cluster.degrade("server0/nic0", 0.99).fault_free, 2**20)
+    assert bound_in_words(made).endswith("the optimum, proved by its certificate")
+    assert "a valid lower bound, but not the best known" in bound_in_words(replace(made, bound=weak))
+    rails = plans_of_every_family()["packed-trees-rails"]
+    assert "a valid lower bound by its certificate; not checked: that none is higher" in bound_in_words(rails)
+
+
+def test_what_is_no_plan_is_named(tmp_path: Path) -> None:
+    (tmp_path / "plan.json.gz").write_bytes(gzip.compress(plan(3).to_json().encode()))
+    with pytest.raises(InputError, match=r"compressed by gzip.*gunzip -c"):
+        reader_of(tmp_path / "plan.json.gz")
+    done = formats.write(plan(3), "chakra", tmp_path / "out")
+    (tmp_path / "trace").write_bytes(done.files[0].read_bytes())
+    with pytest.raises(InputError, match="one rank's Chakra trace by itself"):
+        reader_of(tmp_path / "trace")

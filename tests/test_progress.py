@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -67,3 +68,17 @@ def test_the_spinner_is_on_the_terminal_and_the_result_alone_on_stdout() -> None
 
     piped = subprocess.run(command, capture_output=True, env=env, timeout=600, check=True)
     assert (piped.stdout, piped.stderr) == (done.stdout, b"")
+
+
+def test_where_there_is_no_terminal_what_takes_long_is_told_in_lines(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(console, "FIRST_LINE_S", 0.01)
+    said, end = "", time.monotonic() + 60
+    with console.working("planning") as tell:
+        tell("its segments")
+        while "so far" not in said:
+            assert time.monotonic() < end
+            time.sleep(0.01)
+            said += capsys.readouterr().err
+    assert said.startswith("note: planning: its segments, 0 s so far\n")

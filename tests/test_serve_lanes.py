@@ -228,6 +228,8 @@ def test_a_result_that_nobody_waits_for_is_handed_over() -> None:
 
 
 def test_the_guard_cancels_what_works_for_a_caller_who_is_gone() -> None:
+    logged = list[str]()
+
     async def run() -> tuple[list[str], list[object]]:
         seen, sent = list[str](), list[object]()
         working, left = asyncio.Event(), asyncio.Event()
@@ -252,7 +254,7 @@ def test_the_guard_cancels_what_works_for_a_caller_who_is_gone() -> None:
         async def send(message: object) -> None:
             sent.append(message)
 
-        guard = Middleware(app, ServeSettings(request_s=LIMIT_S), hosts=None, log=lambda line: None)
+        guard = Middleware(app, ServeSettings(request_s=LIMIT_S), hosts=None, log=logged.append)
         scope = {"type": "http", "method": "GET", "path": "/", "headers": []}
         answering = asyncio.create_task(guard(scope, receive, send))
         await asyncio.wait_for(working.wait(), LIMIT_S)
@@ -261,6 +263,7 @@ def test_the_guard_cancels_what_works_for_a_caller_who_is_gone() -> None:
         return seen, sent
 
     assert asyncio.run(run()) == (["the body", "cancelled"], [])
+    assert '"status": 499' in logged[-1]
 
 
 @pytest.fixture(scope="module")

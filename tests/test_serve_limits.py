@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import http.client
+import re
 import socket
 import threading
 import time
@@ -86,6 +87,23 @@ def test_a_request_whose_sender_ends_in_its_middle(tight: Service, sent: bytes) 
     sock.sendall(sent)
     sock.shutdown(socket.SHUT_WR)
     told(answered(sock), 400, "RequestError")
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_whole_requests_are_answered_although_their_sender_ends(tight: Service, times: int) -> None:
+    """Also one that takes a while, and several in a row."""
+    body = b'{"topology": "uniform:servers=8,nics=4,rate=400Gb/s", "fail": ["server1/nic0"], "alpha": "5us"}'
+    plan = HALF_BODY + b"Content-Length: %d\r\n\r\n" % len(body) + body
+    sock = tight.raw()
+    sock.sendall(plan + (times - 1) * b"GET /v1/health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    sock.shutdown(socket.SHUT_WR)
+    answer = b""
+    while more := sock.recv(65536):
+        answer += more
+    statuses = [status for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", answer) if status != b"100"]
+    assert len(statuses) == times, answer[:300]
+    assert set(statuses[1:]) <= {b"200"}
+    assert statuses[0] in (b"200", b"504"), "the plan, or that it took too long"
 
 
 @pytest.mark.parametrize("path", ["/v1/health/", "//v1/health", "/v1/plan/"])

@@ -176,14 +176,20 @@ def check_rate(cluster: Cluster, certificate: ProgramCertificate) -> tuple[Netwo
     return network, dual
 
 
-def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
-    """Raise CertificateError unless `check_rate` passes and `prices` follow from the dual. The primal, if present, must
-    prove `reached`, within `LARGEST_GAP`.
-    """
+def check_prices(cluster: Cluster, certificate: ProgramCertificate) -> Network:
+    """Raise CertificateError unless `check_rate` passes and `prices` follow from the dual. Returns the network."""
     network, dual = check_rate(cluster, certificate)
     for said, right in zip_longest(certificate.prices, price_list(network, dual, certificate.rate)):
         if said != right:
             raise CertificateError(f"the prices list {_shown(said)}, the dual says {_shown(right)}")
+    return network
+
+
+def check_program_certificate(cluster: Cluster, certificate: ProgramCertificate) -> None:
+    """Raise CertificateError unless `check_prices` passes. The primal, if present, must prove `reached`, within
+    `LARGEST_GAP`.
+    """
+    network = check_prices(cluster, certificate)
     if certificate.primal is not None:
         collective = collective_named(certificate.collective)
         _, at = rooted_network(cluster, collective, certificate.root)

@@ -7,10 +7,10 @@ from pathlib import Path
 from optcc.errors import CertificateError
 from optcc.files.reading import shown
 from optcc.plans.plan import Plan
-from optcc.values.bound import ProgramCertificate
+from optcc.values.bound import LARGEST_GAP, ProgramCertificate, closed_form_s
 from optcc.values.units import format_seconds
 
-NOT_CHECKED = "not checked: the fault-free bound, and that it is reached (optcc.check_bound solves for them)"
+NOT_CHECKED = "not checked: that none is higher, and the fault-free bound (optcc.check_bound solves for them)"
 
 
 def load_proved(path: Path) -> Plan:
@@ -28,5 +28,11 @@ def load_proved(path: Path) -> Plan:
 
 def bound_in_words(plan: Plan) -> str:
     """The bound of a plan that `load_proved` has read, and what of it was checked."""
-    told = f"{format_seconds(float(plan.bound.seconds))}, proved by its certificate"
-    return f"{told}; {NOT_CHECKED}" if isinstance(plan.bound.certificate, ProgramCertificate) else told
+    seconds, cluster = plan.bound.seconds, plan.cluster
+    told = format_seconds(float(seconds))
+    if not isinstance(plan.bound.certificate, ProgramCertificate):
+        return f"{told}, the optimum, proved by its certificate"
+    flat = cluster.fabric.flat and not cluster.gpu_ranks
+    if flat and (best := closed_form_s(cluster.ranks, plan.bound.nbytes)) > seconds * (1 + LARGEST_GAP):
+        return f"{told}, a valid lower bound, but not the best known: {format_seconds(float(best))}"
+    return f"{told}, a valid lower bound by its certificate; {NOT_CHECKED}"

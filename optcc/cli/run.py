@@ -122,6 +122,7 @@ def run(
     from optcc import api
     from optcc.fault_run.conflicts import check_together
     from optcc.reports import run
+    from optcc.reports.console import working
     from optcc.reports.simulation import timeline_title
     from optcc.runtime.compiled.choice import path_of, warm
     from optcc.simulation.simulator import simulate as run_virtually
@@ -151,7 +152,8 @@ def run(
         _fault_run(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
     alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
-    simulation = run_virtually(made.schedule(), alpha=alpha_s, per_chunk=per_chunk_s)
+    with working("simulating"):
+        simulation = run_virtually(made.schedule(), alpha=alpha_s, per_chunk=per_chunk_s)
     if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
         write_timeline(simulation, timeline, title=timeline_title(made), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)

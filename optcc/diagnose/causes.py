@@ -17,7 +17,9 @@ import re
 from collections.abc import Iterator
 
 _DISABLED = re.compile(r"GPU Direct RDMA Disabled for ", re.I)
-_CHANNEL = re.compile(r"Channel \d{1,4}/\d{1,4} : .{1,80}? via NET/(\w{1,20})/\d{1,4}(/GDRDMA\S{0,20}|/GDR\S{0,20})?")
+_CHANNEL = re.compile(
+    r"Channel \d{1,4}(?:/\d{1,4})? : .{1,80}? via NET/(\w{1,20})/\d{1,4}(/GDRDMA\S{0,20}|/GDR\S{0,20})?"
+)
 _SOCKET = re.compile(r"NET/Socket : Using|Using network Socket", re.I)
 _BOND = re.compile(r"NET/IB[P ]? ?: Using.{0,200}?\b(\w{0,40}bond\w{0,40}):\d")
 _PER_CONNECTION = re.compile(r"NCCL_IB_QPS_PER_CONNECTION(?:=| set (?:by environment )?to )\s?(\d{1,4})")

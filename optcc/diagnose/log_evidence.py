@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
@@ -27,7 +27,7 @@ def read_log(text: str, source: str, ports: NicDirections) -> Evidence:
     for failure in log.failures:
         if failure.status == FLUSHED:
             continue
-        own = _own(failure, ports)
+        own = _own(failure, log, ports)
         if not own:
             unplaced[_who(failure.host, failure.nic or "")] += 1
             continue
@@ -103,7 +103,7 @@ def _links(nic: int, speeds: Sequence[tuple[float, str]], ports: NicDirections) 
     return found
 
 
-def _own(failure: FailedCompletion, ports: NicDirections) -> list[int]:
+def _own(failure: FailedCompletion, log: Log, ports: NicDirections) -> list[int]:
     """The NICs on which a transfer may have failed: the one that is named, or that has its GID, else its server's; none
     where the topology has not what the log names."""
     by_gid = ports.nic_of_gid(failure.gid)
@@ -113,9 +113,24 @@ def _own(failure: FailedCompletion, ports: NicDirections) -> list[int]:
     if server is None:
         return []
     if failure.nic is None:
-        return list(ports.nics_of(server))
+        return _by_channel(log.ends_of((failure.host, failure.pid))[0], log, ports) or list(ports.nics_of(server))
     nic = ports.nic(server, failure.nic)
     return [] if nic is None else [nic]
+
+
+def _by_channel(ends: Iterable[tuple[str, int]], log: Log, ports: NicDirections) -> list[int]:
+    """The NICs at ends of channels, (host, NCCL's number) each; none where the topology lacks one of them."""
+    found = set[int]()
+    for host, number in ends:
+        server, name = ports.server(host), log.cards.get(host, {}).get(number)
+        nics = (
+            [None] if server is None or name is None else [ports.nic(server, part) for part in [name, *name.split("+")]]
+        )
+        known = [nic for nic in nics if nic is not None]
+        if not known:
+            return []
+        found.update(known[:1] if nics[0] is not None else known)
+    return sorted(found)
 
 
 def _peers(failure: FailedCompletion, own: Sequence[int], log: Log, ports: NicDirections) -> list[int]:
@@ -127,6 +142,12 @@ def _peers(failure: FailedCompletion, own: Sequence[int], log: Log, ports: NicDi
     peer = ports.server(failure.address) if failure.address else None
     if peer and failure.peer_nic and (named := ports.nic(peer, failure.peer_nic)) is not None:
         return [named] if named not in own else []
+    own_way, far = log.ends_of((failure.host, failure.pid))
+    if not peer and own_way and (at_ends := _by_channel(far, log, ports)):
+        rails = {ports.rail(nic) for nic in own}
+        return [
+            nic for nic in at_ends if nic not in own and (ports.rail(nic) in rails or failure.nic is None)
+        ] or at_ends
     hosts = log.jobs[failure.job] if failure.job >= 0 else ()
     job = {name for host in hosts if (name := ports.server(host))} or {s.name for s in ports.cluster.servers}
     rails = {ports.rail(nic) for nic in own}

@@ -37,6 +37,8 @@ _ALGORITHM = re.compile(
 )
 """Set to one algorithm, or, with NCCL_DEBUG_SUBSYS=TUNING, chosen for a large size: a name, or NCCL's number."""
 TREES = {"tree", "nvlstree", "0", "5"}
+_LOGGED = re.compile(r"NCCL_IB_HCA| NCCL (?:INFO|WARN) |NET/IB|imeout|Process failed")
+"""What a test's lines have where there is a log between them."""
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{1,9})?(?:e[+-]?\d{1,2})?", re.I)
 
 
@@ -72,7 +74,9 @@ def read_tests(text: str, source: str, ports: NicDirections) -> Evidence:
             log = Log()
             found.append(_evidence(_from_json(value, line, source, log), log, source, ports))
     for start, lines in _parts(text):
-        found.append(_evidence(_from_text(lines, start, source), parse_log("\n".join(lines)), source, ports))
+        part = "\n".join(lines)
+        log = parse_log(part) if _LOGGED.search(part) else Log()
+        found.append(_evidence(_from_text(lines, start, source), log, source, ports))
     return Evidence.together(found)
 
 
@@ -118,7 +122,7 @@ def _from_text(lines: Sequence[str], start: int, source: str) -> Test:
 
 def _row(test: Test, number: int, line: str) -> None:
     words = line.split()
-    if len(words) < 6 or not words[0].isdigit() or not words[1].isdigit() or len(words[0]) > 15:
+    if len(words) < 6 or (nbytes := _whole(words[0])) is None or _whole(words[1]) is None:
         return
     before = test.before or 5
     for start in (before, before + test.step):
@@ -129,9 +133,15 @@ def _row(test: Test, number: int, line: str) -> None:
         wrong = int(float(cells[3])) if len(cells) > 3 and _NUMBER.fullmatch(cells[3]) else 0
         root = words[before - 1] if before > 4 else "-1"
         if seconds > 0:
-            test.rows.append((number, int(words[0]), seconds * 1e-6, int(root) if root.isdigit() else 0, wrong))
+            test.rows.append((number, nbytes, seconds * 1e-6, int(root) if root.isdigit() else 0, wrong))
         if algbw > 1:
             test.ratio = busbw / algbw
+
+
+def _whole(text: str) -> int | None:
+    """``1073741824``, ``1G`` or ``1.5GiB`` as bytes, or likewise a count; None for no such number."""
+    found = re.fullmatch(r"(\d{1,15}|\d{1,6}\.\d{1,3})(?:([KMGT])i?B?|B)?", text)
+    return int(float(found[1]) * 2 ** (10 * (" KMGT".index(found[2] or " ")))) if found else None
 
 
 def _from_json(value: dict[str, Any], line: int, source: str, log: Log) -> Test:

@@ -121,10 +121,19 @@ class NicDirections:
 
     def beside(self, server: str, gpus: Iterable[int]) -> list[int]:
         """The NICs of `server` beside these GPUs; all of them where none is."""
-        found = self.by_name[server]
-        wanted = set(gpus)
-        near = [n for i, n in enumerate(self.nics_of(server)) if found.gpu_of(i) in wanted]
+        own = self._of_gpus[server]
+        near = sorted(nic for gpu in set(gpus) for nic in own.get(gpu, ()))
         return near or list(self.nics_of(server))
+
+    @cached_property
+    def _of_gpus(self) -> dict[str, dict[int, list[int]]]:
+        """Server -> GPU -> the NICs beside it."""
+        found: dict[str, dict[int, list[int]]] = {}
+        for name, server in self.by_name.items():
+            own = found.setdefault(name, {})
+            for i, nic in enumerate(self.nics_of(name)):
+                own.setdefault(server.gpu_of(i), []).append(nic)
+        return found
 
 
 def port(nic: int, way: int) -> int:

@@ -41,6 +41,8 @@ def expand_hosts(text: str, where: str = "--hosts") -> list[str]:
         return _host_file(text, where)
     items = re.split(r",(?![^\[]*\])", text.strip())
     names: list[str] = []
+    for item in items:
+        _refuse_ipv6(item.strip(), where)
     for item in (_SLOTS.sub("", item.strip()) for item in items):
         if not _ITEM.fullmatch(item.strip()):
             raise InputError("not a list of hosts", where=where, expected=_EXAMPLE, got=item[:80] or text[:80])
@@ -53,12 +55,19 @@ def expand_hosts(text: str, where: str = "--hosts") -> list[str]:
     return names
 
 
+def _refuse_ipv6(item: str, where: str) -> None:
+    if item.count(":") > 1 and re.fullmatch(r"\[?[0-9A-Fa-f:.]+(?:%[\w.-]+)?\]?(?::\d+)?", item):
+        hint = "Give the host's name, or its IPv4 address, as logs and tools call it."
+        raise InputError("an IPv6 address in a list of hosts", where=where, expected="names", got=item[:80], hint=hint)
+
+
 def _host_file(text: str, where: str) -> list[str]:
     names: dict[str, None] = {}
     for number, line in enumerate(text.splitlines(), 1):
         said = line.partition("#")[0].strip()
         if not said:
             continue
+        _refuse_ipv6(said.split()[0], where)
         if (found := _FILE_LINE.fullmatch(said)) is None:
             expected = "a host in each line, as in host1 slots=8"
             raise InputError("not a list of hosts", where=f"{where}:{number}", expected=expected, got=said[:80])

@@ -31,7 +31,7 @@ _CARD = re.compile(r"\[(\d{1,4})\]([\w.+-]{1,80}):(\d{1,3})/")
 OOB = re.compile(r"(?:OOB|Bootstrap ?: Using) \S{1,40}?:([0-9a-fA-F.:]{2,60})(?:%[\w.-]{1,40})?<\d{1,6}>")
 _HCA = re.compile(r"NCCL_IB_HCA (?:set to|set by environment to) ?(\S{1,400})")
 _CHANNEL = re.compile(
-    r"Channel \d{1,4}/\d{1,4} : (\d{1,6})\[\w{1,12}\] -> (\d{1,6})\[\w{1,12}\] "
+    r"Channel \d{1,4}(?:/\d{1,4})? : (\d{1,6})\[\w{1,12}\] -> (\d{1,6})\[\w{1,12}\] "
     r"\[(send|receive)\] via NET/\w{1,20}/(\d{1,4})(\(\d{1,6}\))?"
 )
 """With a rank in brackets, it is that rank's GPU that the NIC is beside."""
@@ -84,6 +84,21 @@ class Log:
     jobs: list[set[str]] = field(default_factory=list)
     unknown: dict[int, str] = field(default_factory=dict)
     lines: int = 0
+    _pairs: dict[tuple[str, str], set[tuple[int, int, str]]] = field(default_factory=lambda: defaultdict(set))
+    _ends: dict[tuple[int, int, str], set[tuple[str, int]]] = field(default_factory=lambda: defaultdict(set))
+
+    def connect(self, process: tuple[str, str], one: int, other: int, way: str, number: int) -> None:
+        """That a process, by host and id, is an end of a channel between two ranks, on its NIC `number`."""
+        self._pairs[process].add((one, other, way))
+        self._ends[one, other, way].add((process[0], number))
+
+    def ends_of(self, process: tuple[str, str]) -> tuple[set[tuple[str, int]], set[tuple[str, int]]]:
+        """The NICs over which a process talks, and those at the other ends: (host, NCCL's number) each. Ranks of
+        several communicators go by the same numbers: then there are more."""
+        pairs = self._pairs.get(process, set())
+        near = {end for pair in pairs for end in self._ends[pair] if end[0] == process[0]}
+        opposite = {"send": "receive", "receive": "send"}
+        return near, {end for one, other, way in pairs for end in self._ends.get((one, other, opposite[way]), ())}
 
 
 def looks_like_log(text: str) -> bool:
@@ -119,7 +134,7 @@ def parse_log(text: str) -> Log:
             _told(log, host, said)
         elif bare and (hca := _HCA.search(said)):
             log.hca = hca[1].rstrip(".")
-        _trouble(log, number, host, said, found["level"] if found else "")
+        _trouble(log, number, (host, found["pid"] if found else ""), said, found["level"] if found else "")
     ranks.end(log)
     return log
 
@@ -149,11 +164,11 @@ def _told(log: Log, host: str, said: str) -> None:
         log.links[place] = "InfiniBand" if speed_of[3] == "IB" else "Ethernet"
 
 
-def _trouble(log: Log, number: int, host: str, said: str, level: str) -> None:
-    if failed := failure_in(said, number, host, len(log.jobs) - 1):
+def _trouble(log: Log, number: int, process: tuple[str, str], said: str, level: str) -> None:
+    if failed := failure_in(said, number, process[0], len(log.jobs) - 1):
         if len(log.failures) < MOST_KEPT:
-            log.failures.append(failed)
-    elif event := event_in(said, number, host):
+            log.failures.append(replace(failed, pid=process[1]))
+    elif event := event_in(said, number, process[0]):
         if len(log.events) < MOST_KEPT:
             log.events.append(event)
     elif len(log.unknown) < MOST_KEPT and speaks_of_trouble(said, level):
@@ -174,6 +189,7 @@ class _Ranks:
         process = (found["host"], found["pid"], found["gpu"])
         if channel := _CHANNEL.search(said):
             rank, way, number = int(channel[1] if channel[3] == "send" else channel[2]), channel[3], int(channel[4])
+            log.connect(process[:2], int(channel[1]), int(channel[2]), way, number)
             now = self._now.get(process)
             if now is not None and now.rank == rank:
                 log.channels[replace(now, gpu=None) if channel[5] else now, way][number] += 1

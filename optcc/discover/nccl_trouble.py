@@ -75,6 +75,7 @@ class FailedCompletion:
     """A completion with an error on `host` with the peer at `address`; empty where they are not said.
 
     nic, peer_nic : None: not said; gid, peer_gid : likewise, empty
+    pid : of the process that tells it, empty for none
     job : number of the list of ranks above it among those that the log lists, -1 where it lists none
     """
 
@@ -87,6 +88,7 @@ class FailedCompletion:
     peer_nic: str | None = None
     gid: str = ""
     peer_gid: str = ""
+    pid: str = ""
 
 
 @dataclass(frozen=True)

@@ -44,6 +44,8 @@ class PartNic:
 
 
 _FUNCTION = re.compile(r"\w{1,40}s\d{1,4}f(\d{1,2})(?:np\d{1,2})?")
+_IN_DOMAIN = re.compile(r"([a-z]{2,8})(P\d{1,5})?(p\d{1,4}s\d{1,4}f[01])")
+"""systemd's name of one of two functions: its kind, the PCI domain but for the first, the place in it."""
 _PER_HOST = 4
 """Node GUIDs that a card keeps for each of its PCI connections: of its ports there."""
 
@@ -94,7 +96,7 @@ class TopologyPart:
 def server_of(parts: Sequence[TopologyPart], name: str, given: Given, assumed: Assumed) -> tuple[Server, Clues]:
     """One server of all that is known of it. Raises InputError where nothing tells NICs, or their rates."""
     where = parts[0].where
-    told_of = _merged(parts)
+    told_of = _paired(_merged(parts), where, assumed)
     if not told_of:
         raise InputError(
             "GPUs without NICs",
@@ -162,6 +164,20 @@ def note_down(nic: str, server: str, where: str, assumed: Assumed) -> None:
     """That a NIC is left out."""
     fix = f"--nics with it, and --fail {server}/{nic} if it has failed"
     assumed.add(f"{where}: {nic}", "skipped, its link is down", fix)
+
+
+def _paired(nics: Sequence[PartNic], where: str, assumed: Assumed) -> Sequence[PartNic]:
+    """Where no GUID is told, as by ``rdma link`` alone: four devices that are two functions in each of two PCI domains,
+    by names and states alike but for the domain, are one card of two ports, each of which shows twice."""
+    named = [_IN_DOMAIN.fullmatch(nic.name) for nic in nics]
+    found = [(match[2] or "", match[1] + match[3], nic.up) for match, nic in zip(named, nics, strict=True) if match]
+    domains = {domain: {place: up for other, place, up in found if other == domain} for domain, _, _ in found}
+    first, *others = domains.values() or [{}]
+    if any(nic.port or nic.card for nic in nics) or not len(found) == len(nics) == 4 or others != [first]:
+        return nics
+    what = "by their names two functions of each port of one card, as on DGX Spark; no GUID tells"
+    assumed.add(where, what, "what rdma dev prints beside it, or list those that count in --nics")
+    return [replace(nic, port=f"by name/{place}") for nic, (_, place, _) in zip(nics, found, strict=True)]
 
 
 def _rates(nics: Sequence[PartNic], where: str, given: Given, assumed: Assumed) -> dict[str, Fraction]:

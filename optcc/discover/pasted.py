@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import dataclass
+from textwrap import dedent
 from typing import Any
 
 from optcc.discover.hostlist import expand_hosts
@@ -23,8 +24,16 @@ _LANGUAGE = re.compile(r"\s*[\w+.-]{0,20}\s*")
 _RULE = re.compile(r"-{8,32}")  # above and below the hosts' names: dshbak, clush -b
 _ANSIBLE = re.compile(r"([A-Za-z0-9][\w.-]{0,254}) \| (?:SUCCESS|CHANGED) \| rc=0 >>")
 _END = r"(?: |$)"
-_FIELDS = r"(?!(?:CA|Switch|Router|State|Rate|LMC|state|port|rate|Speed|Duplex|Width):)"  # of ports, not who speaks
+_FIELDS = (
+    r"(?!(?:CA|Switch|Router|State|Rate|LMC|state|port|rate|Speed|Duplex|Width):|"
+    r"\d{1,4}: [\w.+-]{1,80}: node_type )"
+)
+"""What is of ports, and not who speaks."""
 _HOST = rf"{_FIELDS}(?: {{0,6}}(?=\d{{1,6}}:))?([A-Za-z0-9][\w.-]{{0,63}}):{_END}"  # pdsh, clush, srun --label
+_SYSLOG = (  # RFC 5424
+    r"<[0-9]{1,3}>[0-9]{1,2} (?:-|[0-9]{4}-[0-9]{2}-[0-9]{2}T\S{8,32}) ([\w.:-]{1,255}) \S{1,48} \S{1,128} \S{1,32} "
+    r"(?:-|(?:\[[^\]\n]{0,1000}\]){1,8})(?: \ufeff?|$)"
+)
 _DATE = r"[A-Z][a-z]{2} [A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} [0-9]{4}"
 
 
@@ -60,9 +69,10 @@ _PREFIXES = (
     Prefix.of("a container's stream", rf"std(?:out|err) [FP]{_END}", sure=True),
     Prefix.of("a time", r"\[?[0-9]{2}:[0-9]{2}:[0-9]{2}(?:[.,][0-9]{1,9})?\]?:?" + _END),
     Prefix.of("a time", r"\[? {0,8}[0-9]{1,10}\.[0-9]{3,9}\]:?" + _END),
+    Prefix.of("syslog's prefix", _SYSLOG, sure=True),
     Prefix.of(
         "syslog's prefix",
-        r"[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}(?:\.[0-9]{1,9})? "
+        r"(?:<[0-9]{1,3}>)?[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8}(?:\.[0-9]{1,9})? "
         rf"(?:[\w.-]{{1,64}} [\w./@-]{{1,64}}(?:\[[0-9]{{1,9}}\])?:{_END})?",
         sure=True,
     ),
@@ -72,7 +82,7 @@ _PREFIXES = (
     Prefix.of("a rank's name", r"\[[0-9]{1,6}\] ?"),
     Prefix.of("NCCL's log prefix", r"[\w.-]{1,64}:[0-9]{1,9}(?::[0-9]{1,9})? \[[0-9]{1,4}\] NCCL [A-Z]{4,8}" + _END),
     Prefix.of("a host's name", _HOST),
-    Prefix.of("a task's number", rf" {{0,6}}[0-9]{{1,6}}:{_END}", sure=True),
+    Prefix.of("a task's number", rf" {{0,6}}{_FIELDS}[0-9]{{1,6}}:{_END}", sure=True),
     Prefix.of("a container's name", r"([A-Za-z0-9][\w.-]{0,63}) {1,40}\| ?"),
 )
 _NCCL = "NCCL's log prefix"
@@ -80,6 +90,13 @@ _SPEAKERS = (
     ("{}", re.compile(_HOST)),
     ("rank{}", re.compile(r"\[[0-9]{1,9},([0-9]{1,9})\]<std(?:out|err)>: ?")),
     ("{}", re.compile(r"\[pod/([\w.-]{1,240})/[\w.-]{1,63}\] ?")),
+    ("{}", re.compile(_SYSLOG)),
+    (
+        "{}",
+        re.compile(
+            r"(?:<[0-9]{1,3}>)?[A-Z][a-z]{2} [ 0-9][0-9] [0-9:]{8} ([\w.-]{1,64}) [\w./@-]{1,64}(?:\[[0-9]{1,9}\])?: ?"
+        ),
+    ),
 )
 """What a server is called, and what names it before each of its lines."""
 _BOXED = ("log", "MESSAGE", "message")
@@ -90,6 +107,13 @@ _DEEPEST = 4  # such as a quoted log with times and hosts
 _BEFORE_CONTENT = re.compile(r"([^{\"\n]{1,120}?)(?:(?<!\w)#(?=[\s#]|$)|(?<=\W)\{)")
 _ALONE = re.compile(r"([^{\"\n]{1,120}[]:|)>])[ \t]*$")
 """What is before a table's comment or JSON on its line, or before an empty line."""
+_HEADS = re.compile(
+    r"<\?xml|<!--|<system\b|\boptcc: ?\d|\bCA '|\bhca_id:|\bInfiniband device '|\blink [\w.+-]{1,80}/\d{1,3} state |"
+    r"\b\d{1,4}/\d{1,3}: [\w.+-]{1,80}/|\b\d{1,4}: [\w.+-]{1,80}: node_type |\bSettings for |"
+    r"[\w.+-]{1,80} port \d{1,3} ==> |(?:\t|\b)GPU0\s|={8,}|\bOperational Info|\bCA: |0x[0-9a-f]{16} \"|"
+    r"\[?\{(?:\"|[ \t]*$)|\[[ \t]*$"
+)
+"""What a text begins with that a reader knows: what stands before it on its line is a prefix, if all lines have it."""
 _FEWEST = 4
 """Lines with the same text before them, from which on it is a prefix."""
 _LINES_TRIED = 64
@@ -115,6 +139,8 @@ def cleaned(text: str) -> str:
                 text = prefix.pattern.sub("", text)
         if text == before and (learned := _learned(text)):
             text = learned.sub("", text)
+        if text == before and (headed := _before_heads(text.splitlines())):
+            text = headed[0].sub("", text)
         if text == before:
             break
     return text
@@ -151,6 +177,40 @@ def _learned(text: str) -> re.Pattern[str] | None:
     return None
 
 
+def _before_heads(lines: list[str], path: str = "") -> tuple[re.Pattern[str], int] | None:
+    """A prefix of a form that is not listed, and the line from which on all have it, but for numbers: that of the first
+    line that begins something which a reader knows. Numbers that belong to a word, as in node1, do not differ. With a
+    `path`, InputError where they do: then several hosts speak."""
+    written = [i for i, line in enumerate(lines) if line.strip()]
+    for n, i in list(enumerate(written))[:_LINES_TRIED]:
+        head = _HEADS.search(lines[i])
+        before = lines[i][: head.start()] if head else ""
+        said = before.rstrip()
+        if not said:
+            continue
+        parts = re.split(r"([A-Za-z_-]\d+|[ \t]*\d+)", said)
+        form = "".join(_any_number(part) if odd % 2 else re.escape(part) for odd, part in enumerate(parts))
+        end = rf"(?:{re.escape(before[len(said) :])}|$)" if before != said else ""
+        pattern = re.compile(rf"^{form}{end}", re.M)
+        found = [match for j in written[n:] if (match := pattern.match(lines[j]))]
+        if len(found) < len(written) - n:
+            continue
+        if len({match.groups() for match in found}) == 1:
+            while n and pattern.match(lines[written[n - 1]]):  # a command before its output
+                n -= 1
+            return pattern, written[n]
+        if path:
+            got = ", ".join(dict.fromkeys(match[0].strip() for match in found))[:120]
+            raise InputError("lines of several hosts", where=path, expected="one host", got=got, hint=_ONE_HOST)
+    return None
+
+
+def _any_number(word: str) -> str:
+    """Any number in the place of this one; in a group where it belongs to a word, and not to a date as T10 does."""
+    letter = word.rstrip("0123456789").strip()
+    return rf"{re.escape(letter)}(\d+)" if letter not in ("", "T", "-") else rf"{re.escape(letter)}[ \t]*\d+"
+
+
 def _mostly(prefix: Prefix, lines: list[str]) -> bool:
     """Whether half of the lines have it. Hosts are before many lines each; names in a legend or in YAML before one."""
     found = [match for line in lines if (match := prefix.pattern.match(line))]
@@ -175,22 +235,47 @@ def _unboxed(text: str) -> str:
 
 MOST_TRIES = 1000
 """Lines that may begin a JSON value, but do not, before one that does."""
+_JSON_LINE = re.compile(
+    r"[ \t]*(?:[]{}[]|\"(?:[^\"\\\n]|\\.)*\"[ \t]*(?::|,?[ \t]*$)|(?:-?\d[\d.eE+-]*|true|false|null)[ \t]*,?[ \t]*$)"
+)
+"""What begins a line of JSON that is written over several; lines of other processes may stand between them."""
 
 
 def json_values(text: str) -> list[tuple[int, Any]]:
-    """(line, value) of the JSON objects and lists that begin lines of a text, whatever stands around them."""
+    """(line, value) of the JSON objects and lists that begin lines of a text, whatever stands around them, and between
+    their lines."""
     decoder, found, place, tries = json.JSONDecoder(), list[tuple[int, Any]](), 0, 0
     start = re.compile(r"^[ \t]*(?=[{\[])", re.M)
     while tries < MOST_TRIES and (match := start.search(text, place)):
         try:
             value, place = decoder.raw_decode(text, match.end())
-            found.append((text.count("\n", 0, match.end()) + 1, value))
         except (ValueError, RecursionError):
             tries += 1
-            place = text.find("\n", match.end()) + 1
-            if place == 0:
-                break
+            if (picked := _picked(text, match.end())) is None:
+                place = text.find("\n", match.end()) + 1
+                if place == 0:
+                    break
+                continue
+            value, place = picked
+        found.append((text.count("\n", 0, match.end()) + 1, value))
     return found
+
+
+def _picked(text: str, start: int) -> tuple[Any, int] | None:
+    """The value that begins at `start`, a brace alone on its line, and ends where one does in the same column, of the
+    lines between that look like JSON; and where it ends. None where there is none."""
+    first = text[start : text.find("\n", start)].rstrip()
+    if first not in ("{", "["):
+        return None
+    indent = text[text.rfind("\n", 0, start) + 1 : start]
+    last = re.compile(rf"^{indent}{']' if first == '[' else '}'}", re.M).search(text, start)
+    if last is None:
+        return None
+    lines = [line for line in text[start : last.end()].split("\n") if _JSON_LINE.match(line)]
+    try:
+        return json.loads("\n".join(lines)), last.end()
+    except (ValueError, RecursionError):
+        return None
 
 
 def unwrapped(text: str, path: str) -> tuple[str, list[str]]:
@@ -209,7 +294,16 @@ def unwrapped(text: str, path: str) -> tuple[str, list[str]]:
                 taken.append(prefix.name)
                 break
         else:
-            break
+            if (headed := _before_heads(lines, path)) is None:
+                break
+            pattern, start = headed
+            if any(line.strip() for line in lines[:start]):
+                taken.append("a banner")
+            lines = [pattern.sub("", line, count=1) for line in lines[start:]]
+            taken.append("what is before each line")
+    if any(lines) and all(line[:1].isspace() for line in lines if line.strip()):
+        lines = dedent("\n".join(lines)).split("\n")
+        taken.append("an indent")
     lines = _from_content(lines, taken)
     return ("\n".join(lines) + "\n" if taken else text), taken
 
@@ -288,7 +382,9 @@ def without_colours(text: str) -> str:
 def _starts(lines: list[str]) -> bool:
     """Whether it is XML or YAML as it is."""
     first = next((line.strip() for line in lines if line.strip()), "")
-    return first.startswith(("<", "optcc:", "{", "#", "---", "%"))
+    return first.startswith(("<", "optcc:", "{", "#", "---", "%")) and not re.match(
+        r"<\d{1,3}>|\{[\w./-]{1,80}:\d{1,6}\} ", first
+    )
 
 
 def _unfenced(lines: list[str], path: str, taken: list[str]) -> list[str]:
@@ -304,7 +400,8 @@ def _unfenced(lines: list[str], path: str, taken: list[str]) -> list[str]:
             hint="Save the one block that is the topology.",
         )
     taken.append("a Markdown fence")
-    return lines[fences[0] + 1 : fences[1]]
+    first = _FENCES.sub(lambda fence: "" if _LANGUAGE.fullmatch(fence[1]) else fence[1], lines[fences[0]])
+    return [first, *lines[fences[0] + 1 : fences[1]]]
 
 
 def _without(lines: list[str], prefix: Prefix, path: str, taken: list[str]) -> list[str] | None:

@@ -67,9 +67,16 @@ class Sources:
 
     def _add(self, source: Source, text: str, data: bytes) -> None:
         reader = part_reader(text)
-        if reader is None:
-            text, data = self._unwrapped(source.path, text, data)
-            reader = part_reader(text)
+        if not looks_like_nccl_log(text):  # whose readers know its own prefix, and find it behind others
+            try:
+                inside, own = self._unwrapped(source.path, text, data)
+            except InputError:
+                if reader is None:  # else it finds its lines among others
+                    raise
+            else:
+                found = part_reader(inside)
+                if found is not None or reader is None:
+                    reader, text, data = found, inside, own
         if reader is None:
             self._add_whole(source, text, data)
             return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -10,12 +11,14 @@ from pathlib import Path
 from optcc.errors import InputError
 from optcc.export.nodes import Node, out_of_order
 from optcc.files.content import from_first, json_object, text_of
-from optcc.files.reading import beginning, read_file, shown
+from optcc.files.reading import beginning, is_stdin, read_file, shown
 
 MAX_BYTES = 2**30
 """Of a file; the largest that was written in tests has 30 MiB."""
 TRACE = ".et"
 """How names of Chakra traces end."""
+_TRACE_BEGINS = re.compile(rb"[\x03-\x20]\x0a[\x01-\x1e]\d+\.\d+")
+"""A message of a few bytes whose first field is a version."""
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,12 @@ def reader_of(path: Path) -> Callable[[], Reread] | None:
     data = beginning(path, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InputError("too large", where=shown(path), expected=f"at most {MAX_BYTES} bytes", got="more")
+    if data.startswith(b"\x1f\x8b"):
+        hint = f"gunzip -c {'FILE' if is_stdin(path) else path} | optcc verify -"
+        raise InputError("compressed by gzip", where=shown(path), expected="what is in it", got="gzip", hint=hint)
+    if _TRACE_BEGINS.match(data):
+        expected = f"a file whose name ends in .RANK{TRACE}, beside those of the other ranks"
+        raise InputError("one rank's Chakra trace by itself", where=shown(path), expected=expected, got="another name")
     try:
         text = text_of(data)
     except UnicodeDecodeError:

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import errno
 import os
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rich.console import Console
 from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-if TYPE_CHECKING:
-    pass
-
-
+FIRST_LINE_S = 30.0
+"""Seconds until what takes long is told where there is no spinner."""
 NOISE, LEAST_SHOWN = 1e-7, 0.001
 """Per cent: simulated times are doubles and add up to some 1e-9 % of rounding; less than the second is no matter."""
 
@@ -71,12 +72,38 @@ def ratio_of(time_s: float, bound_s: float) -> float:
 
 @contextmanager
 def working(what: str) -> Iterator[Callable[[str], None]]:
-    """A spinner on stderr, with the seconds so far, where that is a terminal; nothing otherwise.
+    """A spinner on stderr, with the seconds so far; where that is no terminal, a line now and then of what takes long.
 
     Yields what takes the name of the step that is under way.
     """
     console = Console(stderr=True)
+    if not console.is_terminal:
+        with _told_in_lines(what) as tell:
+            yield tell
+        return
     columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    with Progress(*columns, console=console, transient=True) as bar:
         task = bar.add_task(what, total=None)
         yield lambda step: bar.update(task, description=f"{what}: {step}")
+
+
+@contextmanager
+def _told_in_lines(what: str) -> Iterator[Callable[[str], None]]:
+    """The first line after `FIRST_LINE_S`, then each time after twice as long."""
+    steps, over, started = [what], threading.Event(), time.monotonic()
+
+    def tell() -> None:
+        pause = FIRST_LINE_S
+        while not over.wait(pause):
+            passed = time.monotonic() - started
+            with suppress(OSError, ValueError):  # nobody reads it
+                print(f"note: {steps[-1]}, {passed:.0f} s so far", file=sys.stderr, flush=True)
+            pause = passed
+
+    thread = threading.Thread(target=tell, daemon=True)
+    thread.start()
+    try:
+        yield lambda step: steps.append(f"{what}: {step}")
+    finally:
+        over.set()
+        thread.join(1.0)

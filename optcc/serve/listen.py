@@ -29,6 +29,8 @@ BACKLOG = 128
 SWITCH_S = 0.0005
 """Seconds between turns of this process's threads (Python's default is 5 ms). An event takes some ten turns beside a
 thread that computes, such as one that registers a large cluster."""
+LISTENS_S = 0.25
+"""Between two interim replies to a sender that has closed its direction."""
 LOCAL_NAMES = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -114,6 +116,8 @@ class _Impatient(H11Protocol):
     log: Callable[[str], None]
     _header: asyncio.TimerHandle | None = None
     _unread: asyncio.TimerHandle | None = None
+    _listens: asyncio.TimerHandle | None = None
+    _ended = False
     _made = 0.0
 
     def connection_made(self, transport: Any) -> None:
@@ -131,7 +135,7 @@ class _Impatient(H11Protocol):
         return self.cycle is not None and not self.cycle.more_body and not self.cycle.response_complete
 
     def connection_lost(self, exc: Exception | None) -> None:
-        for timer in (self._header, self._unread):
+        for timer in (self._header, self._unread, self._listens):
             if timer is not None:
                 timer.cancel()
         super().connection_lost(exc)
@@ -159,13 +163,29 @@ class _Impatient(H11Protocol):
             self.transport.write(self.conn.send(event))
         self.transport.close()
 
-    def eof_received(self) -> None:
-        """Nothing more comes: of a request that is not whole its sender is told so. The connection is closed then."""
+    def eof_received(self) -> bool:  # type: ignore[override]  # asyncio takes the answer
+        """Nothing more comes. A whole request is answered still: its sender may have closed one direction alone. Of one
+        that is not whole its sender is told so. Whether the connection stays open."""
+        self._ended = True
+        if self.answering:
+            self._ask_whether_it_listens()
+            return True
         try:
             self.conn.receive_data(b"")
             self.conn.next_event()
         except h11.RemoteProtocolError as error:
             self.send_400_response(str(error))
+        return False
+
+    def _ask_whether_it_listens(self) -> None:
+        """A sender that has closed both directions answers an interim reply with a reset: the work for it ends then."""
+        if not self.answering or self.cycle.response_started or self.transport.is_closing():
+            return
+        if self.cycle.scope["http_version"] == "1.1":
+            self.transport.write(
+                self.conn.send(h11.InformationalResponse(status_code=100, headers=[], reason="Continue"))
+            )
+        self._listens = self.loop.call_later(LISTENS_S, self._ask_whether_it_listens)
 
     def pause_writing(self) -> None:
         super().pause_writing()
@@ -178,6 +198,8 @@ class _Impatient(H11Protocol):
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
+        if self._ended and not self.answering:
+            self.transport.close()
         self._expect_header()
 
     def _expect_header(self) -> None:

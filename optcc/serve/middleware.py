@@ -22,6 +22,8 @@ from optcc.serve.settings import ServeSettings
 LONGEST_PATH = 256
 ANSWERED = "optcc.status"
 """In a request's state: the status of an answer that did not come from here."""
+LEFT = 499
+"""What the log has as the status where the caller left before there was one, as nginx's has."""
 LAST_WORDS_S = 1.0
 """For the answers to requests that were cut off because the service ends."""
 
@@ -66,7 +68,7 @@ class Middleware:
                 log_line(
                     method=scope["method"][:16],
                     path=scope["path"][:LONGEST_PATH],
-                    status=scope.get("state", {}).get(ANSWERED, sent["status"]),
+                    status=scope.get("state", {}).get(ANSWERED, sent["status"] or LEFT),
                     ms=round(1e3 * (time.perf_counter() - start), 2),
                     bytes=sent["bytes"],
                     peer=peer[0] if peer else None,

@@ -181,12 +181,12 @@ class Rank:
     server: int
     nics: tuple[Nic, ...]
 
-    @property
+    @cached_property
     def out_rate(self) -> Fraction:
         """Sum of the rank's NIC rates out, bytes per second."""
         return sum((nic.out_rate for nic in self.nics), Fraction(0))
 
-    @property
+    @cached_property
     def in_rate(self) -> Fraction:
         """Sum of the rank's NIC rates in, bytes per second."""
         return sum((nic.in_rate for nic in self.nics), Fraction(0))
