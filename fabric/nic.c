@@ -34,11 +34,18 @@ static bool region_allows(const Region *r, uint64_t at, uint64_t bytes, int acce
 }
 static void region_copy(Region *r, uint64_t at, void *bytes, uint64_t n, int way) {
   void *there = (char *)r->mr.addr + (at - r->iova);
-  if (way == FROM_REGION) memcpy(bytes, there, n);
+  if (r->gpu) gpu_copy(port_of(r->mr.context), r, at - r->iova, bytes, n, way);
+  else if (way == FROM_REGION) memcpy(bytes, there, n);
   else memcpy(there, bytes, n);
 }
 static uint64_t region_swap(Region *r, uint64_t at, bool add, uint64_t compare_add, uint64_t swap) {
   uint64_t *there = (uint64_t *)((char *)r->mr.addr + (at - r->iova)), was = compare_add;
+  if (r->gpu) {
+    region_copy(r, at, &was, sizeof was, FROM_REGION);
+    uint64_t is = add ? was + compare_add : was == compare_add ? swap : was;
+    region_copy(r, at, &is, sizeof is, INTO_REGION);
+    return was;
+  }
   if (add) return __atomic_fetch_add(there, compare_add, __ATOMIC_SEQ_CST);
   __atomic_compare_exchange_n(there, &was, swap, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST);
   return was;
@@ -111,18 +118,26 @@ static void sent(Qp *q, enum ibv_wc_status status) {  /* the oldest request is o
 }
 static void received(Qp *q, struct ibv_wc wc, bool solicited) {
   wc.qp_num = q->qp.qp_num;
+  q->holds_receive = false;
   complete(q->qp.recv_cq, wc, solicited);
 }
-static void take_receive(Qp *q) {
+static bool has_receive(const Qp *q) { return q->holds_receive || q->receives->taken < q->receives->posted; }
+static const Receive *oldest_receive(const Qp *q) { return q->holds_receive ? &q->current : &q->receives->slots[q->receives->taken % q->receives->room]; }
+static void take_receive(Qp *q) {  /* into `current`, where one may be already: of a message that was dropped */
   Receives *r = q->receives;
+  if (q->holds_receive) return;
+  q->holds_receive = true;
   q->current = r->slots[r->taken++ % r->room];
   if (r != &q->own && r->limit && r->posted - r->taken < r->limit) r->limit = 0, port_event(q->port, IBV_EVENT_SRQ_LIMIT_REACHED, q->qp.srq);
+}
+void flush_sends(Qp *q, enum ibv_wc_status first) {
+  for (enum ibv_wc_status s = first; q->acked < q->posted; s = IBV_WC_WR_FLUSH_ERR) sent(q, s);
+  q->next = q->posted, q->at = 0, q->reads = 0, q->una = q->send_psn, q->wrong = 0;
 }
 void qp_into_error(Qp *q, enum ibv_wc_status first) {
   bool was = q->qp.state == IBV_QPS_ERR;
   q->qp.state = IBV_QPS_ERR;
-  for (enum ibv_wc_status s = first; q->acked < q->posted; s = IBV_WC_WR_FLUSH_ERR) sent(q, s);
-  q->next = q->posted, q->at = 0, q->reads = 0, q->una = q->send_psn, q->wrong = 0;
+  flush_sends(q, first);
   q->nak = -1, q->answers_out = q->answers_in;
   if (q->holds_receive) received(q, (struct ibv_wc){.wr_id = q->current.wr_id, .status = IBV_WC_WR_FLUSH_ERR, .opcode = IBV_WC_RECV}, false);
   q->ack_due = q->in_message = q->holds_receive = false;
@@ -180,8 +195,11 @@ static uint8_t *begin_frame(Qp *q, Frame *f, uint32_t qpn, int to, uint64_t read
               !is_lost(n, OUT, f->kind);
   if (goes) {
     room = ring_reserve(&q->out, &fabric, p->station, f->length, f->kind == ACK || f->kind == NAK ? 0 : CONTROL_ROOM);
-    if (!room && f->kind == DATAGRAM) goes = false;
-    else if (!room) return *next = least(*next, now + SOON), NULL;
+    if (!room) {
+      bool waits = q->qp.qp_type == IBV_QPT_RC || (q->qp.qp_type == IBV_QPT_UC && station_alive(&fabric, q->out.head->station));
+      if (waits) return *next = least(*next, now + SOON), NULL;
+      goes = false;
+    }
   }
   if (!reserve_out(n, f->length, ready, now, &f->start, &end, next)) {
     if (room) ring_let_go(&q->out);
@@ -248,8 +266,8 @@ static bool give_request(Qp *q, uint64_t now, uint64_t *next) {
   if (!q->at) {
     if (q->wrong || (q->wrong = (int)fault_of(q, s))) {
       if (q->acked < q->next) return false;  /* what was posted before it is completed before it */
-      if (q->qp.qp_type == IBV_QPT_UD) { sent(q, (enum ibv_wc_status)q->wrong); q->next++, q->wrong = 0; q->qp.state = IBV_QPS_SQE; }
-      else qp_into_error(q, (enum ibv_wc_status)q->wrong);
+      if (q->qp.qp_type == IBV_QPT_RC) qp_into_error(q, (enum ibv_wc_status)q->wrong);
+      else q->qp.state = IBV_QPS_SQE, flush_sends(q, (enum ibv_wc_status)q->wrong);
       return true;
     }
     if (((s->flags & IBV_SEND_FENCE) && q->reads && !MUTANT(9)) || (is_read(s) && q->reads >= q->attr.max_rd_atomic)) return false;
@@ -273,11 +291,18 @@ static bool give_request(Qp *q, uint64_t now, uint64_t *next) {
   end_frame(q, &f, room);
   if (q->una == q->send_psn) q->moved_at = now;
   q->at += packets, q->send_psn = plus(f.psn, packets);
-  if (q->at == s->packets) q->next++, q->at = 0, q->reads += is_read(s);
+  if (q->at == s->packets) {
+    q->next++, q->at = 0, q->reads += is_read(s);
+    if (q->qp.qp_type == IBV_QPT_UC) q->una = q->send_psn, sent(q, IBV_WC_SUCCESS);  /* nothing comes back */
+  }
   return true;
 }
-/* Say no, once all that was asked before is answered; then the queue pair is in error. */
-static void refuse(Qp *q, enum ibv_wc_status why, uint32_t psn, enum ibv_event_type event) { q->nak = (int)why, q->nak_psn = psn, q->nak_event = event; }
+/* Say no, once all that was asked before is answered; then the queue pair is in error. An unreliable connection drops
+   the message, and goes on with the next. */
+static void refuse(Qp *q, enum ibv_wc_status why, uint32_t psn, enum ibv_event_type event) {
+  if (q->qp.qp_type == IBV_QPT_UC) q->in_message = false;
+  else q->nak = (int)why, q->nak_psn = psn, q->nak_event = event;
+}
 static bool refuses(const Qp *q) { return q->nak > NOT_READY; }
 
 static bool give_answer(Qp *q, uint64_t now, uint64_t *next) {
@@ -373,8 +398,10 @@ static void take_answer(Qp *q, const Frame *f, const uint8_t *bytes, uint64_t no
 }
 
 static void spoil_receive(Qp *q, enum ibv_wc_status here, enum ibv_wc_status there, uint32_t psn) {
-  take_receive(q);
-  received(q, (struct ibv_wc){.wr_id = q->current.wr_id, .status = here, .opcode = IBV_WC_RECV}, true);
+  if (q->qp.qp_type == IBV_QPT_RC) {
+    take_receive(q);
+    received(q, (struct ibv_wc){.wr_id = q->current.wr_id, .status = here, .opcode = IBV_WC_RECV}, true);
+  }
   refuse(q, there, psn, IBV_EVENT_QP_REQ_ERR);
 }
 static uint64_t capacity(const Receive *r) {
@@ -383,8 +410,9 @@ static uint64_t capacity(const Receive *r) {
   return bytes;
 }
 static bool not_ready(Qp *q, uint32_t psn) {
-  if (q->receives->taken < q->receives->posted) return false;
-  q->nak = NOT_READY, q->nak_psn = psn, q->out_of_order = true;  /* what follows it is not asked for before it */
+  if (has_receive(q)) return false;
+  if (q->qp.qp_type == IBV_QPT_UC) q->in_message = false;
+  else q->nak = NOT_READY, q->nak_psn = psn, q->out_of_order = true;  /* what follows it is not asked for before it */
   atomic_fetch_add(&q->port->state->v[F_not_ready], 1);
   return true;
 }
@@ -431,7 +459,7 @@ static void take_message(Qp *q, const Frame *f, const uint8_t *bytes) {
   if (send) {
     if (first) {
       if (not_ready(q, f->psn)) return;
-      const Receive *r = &q->receives->slots[q->receives->taken % q->receives->room];
+      const Receive *r = oldest_receive(q);
       if (f->total > capacity(r)) { spoil_receive(q, IBV_WC_LOC_LEN_ERR, IBV_WC_REM_INV_REQ_ERR, f->psn); return; }
       if (!may_use(q, r->sge, r->sges, IBV_ACCESS_LOCAL_WRITE)) { spoil_receive(q, IBV_WC_LOC_PROT_ERR, IBV_WC_REM_OP_ERR, f->psn); return; }
       take_receive(q);
@@ -446,17 +474,21 @@ static void take_message(Qp *q, const Frame *f, const uint8_t *bytes) {
     if (imm) take_receive(q);
   }
   q->landed += f->length;
-  q->in_message = !(f->flags & LAST), q->holds_receive = send && q->in_message;
-  q->expected = plus(q->expected, 1);
-  q->ack_due = true;
+  q->in_message = !(f->flags & LAST);
+  q->expected = plus(f->psn, 1);
+  q->ack_due = q->qp.qp_type == IBV_QPT_RC;
   if ((send && !q->in_message) || imm)
     received(q, (struct ibv_wc){.wr_id = q->current.wr_id, .opcode = send ? IBV_WC_RECV : IBV_WC_RECV_RDMA_WITH_IMM, .byte_len = (uint32_t)f->total,
                                 .imm_data = imm ? f->imm : 0, .wc_flags = imm ? IBV_WC_WITH_IMM : 0, .src_qp = q->attr.dest_qp_num}, f->flags & SOLICITED);
 }
+/* Over an unreliable connection: a message of which a packet is missing is dropped, and nobody is told. */
+static void take_unreliable(Qp *q, const Frame *f, const uint8_t *bytes) {
+  if (f->flags & FIRST || f->psn != q->expected) q->in_message = false;
+  if ((f->kind == SEND || f->kind == WRITE) && (f->flags & FIRST || q->in_message)) take_message(q, f, bytes);
+}
 static void take_datagram(Qp *q, const Frame *f, const uint8_t *bytes) {
-  Receives *r = q->receives;
-  if (f->key != q->attr.qkey || r->taken == r->posted) return;
-  const Receive *v = &r->slots[r->taken % r->room];
+  if (f->key != q->attr.qkey || !has_receive(q)) return;
+  const Receive *v = oldest_receive(q);
   if (!may_use(q, v->sge, v->sges, IBV_ACCESS_LOCAL_WRITE) || f->length + GRH_BYTES > capacity(v)) return;
   take_receive(q);
   bool global = f->flags & GLOBAL;
@@ -477,6 +509,7 @@ static void take_frame(Qp *q, const Frame *f, const uint8_t *bytes, uint64_t now
   if (f->kind == DATAGRAM) { take_datagram(q, f, bytes); return; }
   if (q->peer != f->nic || q->attr.dest_qp_num != f->qpn) return;
   if (!q->heard && q->qp.state == IBV_QPS_RTR) q->heard = true, port_event(q->port, IBV_EVENT_COMM_EST, &q->qp);
+  if (q->qp.qp_type == IBV_QPT_UC) { take_unreliable(q, f, bytes); return; }
   if (f->kind >= READ_ANSWER) {
     if (q->qp.state >= IBV_QPS_RTS) take_answer(q, f, bytes, now);
     return;

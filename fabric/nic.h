@@ -38,8 +38,8 @@ typedef struct {
   _Atomic uint32_t in_vain;
 } Cq;
 
-/* Memory that NICs may reach. Bytes go through `region_copy` alone, so that memory of another kind needs only that. */
-typedef struct { struct ibv_mr mr; uint64_t iova; int access; } Region;
+/* Memory that NICs may reach; gpu: where it is, if it is a GPU's. Bytes go through `region_copy` alone. */
+typedef struct { struct ibv_mr mr; uint64_t iova; int access; struct GpuMemory *gpu; } Region;
 enum { FROM_REGION, INTO_REGION };
 
 typedef struct { uint64_t wr_id; int sges; struct ibv_sge sge[MAX_SGE]; } Receive;
@@ -101,6 +101,7 @@ struct Port {  /* an opened device */
   pthread_t thread;
   Mail events;
   Qp *qps;
+  struct GpuProcess *gpu;     /* that copies for it; NULL: no memory of a GPU has been registered */
   Region **regions;
   uint32_t regions_room, region_next;
   uint64_t changes_seen, address_seen;
@@ -121,8 +122,14 @@ uint64_t port_pass(Port *p);  /* all that can be done now; when to come again. W
 void port_wake(Port *p);
 void *port_play(void *port);
 void port_event(Port *p, enum ibv_event_type type, void *object);
+void flush_sends(Qp *q, enum ibv_wc_status first);
 void qp_into_error(Qp *q, enum ibv_wc_status first);
 void qp_reset(Qp *q);
+int gpu_find(struct GpuMemory **out, void *at, size_t length);  /* NULL: it is host memory. 0, or an errno */
+int gpu_open(Port *p, struct GpuMemory *m);                     /* with the lock, as what follows. 0, or an errno */
+void gpu_close(Port *p, struct GpuMemory *m);
+void gpu_copy(Port *p, const Region *r, uint64_t offset, void *bytes, uint64_t n, int way);
+void gpu_stop(Port *p);
 Region *region_find(Port *p, uint32_t key, const struct ibv_pd *pd);
 void cq_forget(struct ibv_cq *cq, uint32_t qpn);
 void complete(struct ibv_cq *cq, struct ibv_wc wc, bool solicited);

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #define GET(x) atomic_load_explicit(&(x), memory_order_relaxed)
@@ -208,18 +209,39 @@ int ibv_dealloc_pd(struct ibv_pd *pd) {
   return 0;
 }
 enum { KNOWN_ACCESS = 2 * IBV_ACCESS_ON_DEMAND - 1 + 128 /* huge pages */, OPTIONAL_ACCESS = 0x3ff00000 /* relaxed ordering */ };
-static int check_region(uintptr_t at, size_t length, unsigned access) {  /* 0, or an errno */
+static int check_access(unsigned access) {  /* 0, or an errno */
   unsigned writes = access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC);
-  if ((writes && !(access & IBV_ACCESS_LOCAL_WRITE)) || access & ~(unsigned)KNOWN_ACCESS || at + length < at) return EINVAL;
+  if ((writes && !(access & IBV_ACCESS_LOCAL_WRITE)) || access & ~(unsigned)KNOWN_ACCESS) return EINVAL;
   return access & (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_MW_BIND) ? EOPNOTSUPP : 0;
+}
+/* Whether there is memory, and whose: *gpu is NULL for the host's. 0, or an errno. */
+static int check_memory(void *at, size_t length, struct GpuMemory **gpu) {
+  uintptr_t start = (uintptr_t)at, page = (uintptr_t)sysconf(_SC_PAGESIZE);
+  *gpu = NULL;
+  if (start + length < start) return EINVAL;
+  int err = length ? gpu_find(gpu, at, length) : 0;
+  bool mapped = *gpu || !length || !msync((void *)(start & ~(page - 1)), length + start % page, MS_ASYNC);
+  return err ? err : mapped ? 0 : EFAULT;
+}
+static int open_memory(Port *p, struct GpuMemory **gpu) {  /* with the lock. 0, or an errno */
+  int err = *gpu ? gpu_open(p, *gpu) : 0;
+  if (err) free(*gpu), *gpu = NULL;
+  return err;
+}
+static void close_memory(Port *p, struct GpuMemory **gpu) {
+  if (*gpu) gpu_close(p, *gpu);
+  free(*gpu);
+  *gpu = NULL;
 }
 struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *at, size_t length, uint64_t iova, unsigned access) {
   Port *p = port_of(pd->context);
+  struct GpuMemory *gpu;
   access &= ~(unsigned)OPTIONAL_ACCESS;
-  int err = check_region((uintptr_t)at, length, access);
+  int err = check_access(access);
+  if (!err) err = check_memory(at, length, &gpu);
   if (err) REFUSE(err);
   Region *r = calloc(1, sizeof *r);
-  if (!r) return NULL;
+  if (!r) { free(gpu); return NULL; }
   port_lock(p);
   uint32_t i = 1;
   while (i < p->regions_room && p->regions[i]) i++;
@@ -231,34 +253,45 @@ struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *at, size_t length, uint
       p->regions = more, p->regions_room = room;
     }
   }
-  if (i >= p->regions_room) { port_unlock(p); free(r); REFUSE(ENOMEM); }
-  uint32_t key = i << 8 | (p->region_next++ & 255);  /* a key of what is gone is not the next one's */
-  *r = (Region){.mr = {.context = pd->context, .pd = pd, .addr = at, .length = length, .handle = key, .lkey = key, .rkey = key},
-                .iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova, .access = (int)access};
-  p->regions[i] = r;
+  err = i < p->regions_room ? open_memory(p, &gpu) : ENOMEM;
+  if (!err) {
+    uint32_t key = i << 8 | (p->region_next++ & 255);  /* a key of what is gone is not the next one's */
+    *r = (Region){.mr = {.context = pd->context, .pd = pd, .addr = at, .length = length, .handle = key, .lkey = key, .rkey = key},
+                  .iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova, .access = (int)access, .gpu = gpu};
+    p->regions[i] = r;
+  }
   port_unlock(p);
-  return &r->mr;
+  if (!err) return &r->mr;
+  free(gpu);
+  free(r);
+  REFUSE(err);
 }
 struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *at, size_t length, int access) { return ibv_reg_mr_iova2(pd, at, length, (uintptr_t)at, (unsigned)access); }
 struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *at, size_t length, uint64_t iova, int access) { return ibv_reg_mr_iova2(pd, at, length, iova, (unsigned)access); }
 int ibv_rereg_mr(struct ibv_mr *mr, int what, struct ibv_pd *pd, void *at, size_t length, int access) {
   Port *p = port_of(mr->context);
   Region *r = (Region *)mr;
+  struct GpuMemory *gpu = NULL;
   bool moves = what & IBV_REREG_MR_CHANGE_TRANSLATION, rights = what & IBV_REREG_MR_CHANGE_ACCESS;
   if (!what || what & ~7 || (what & IBV_REREG_MR_CHANGE_PD && !pd) || (moves && !length)) return errno = EINVAL, IBV_REREG_MR_ERR_INPUT;
-  int err = check_region(moves ? (uintptr_t)at : 0, moves ? length : 0, (unsigned)(rights ? access & ~OPTIONAL_ACCESS : r->access));
+  int err = check_access((unsigned)(rights ? access & ~OPTIONAL_ACCESS : r->access));
+  if (!err && moves) err = check_memory(at, length, &gpu);
   if (err) return errno = err, IBV_REREG_MR_ERR_INPUT;
   port_lock(p);
-  if (what & IBV_REREG_MR_CHANGE_PD) mr->pd = pd;
-  if (moves) mr->addr = at, mr->length = length, r->iova = (uintptr_t)at;
-  if (rights) r->access = access & ~OPTIONAL_ACCESS;
+  err = open_memory(p, &gpu);
+  if (!err) {
+    if (what & IBV_REREG_MR_CHANGE_PD) mr->pd = pd;
+    if (moves) close_memory(p, &r->gpu), r->gpu = gpu, mr->addr = at, mr->length = length, r->iova = (uintptr_t)at;
+    if (rights) r->access = access & ~OPTIONAL_ACCESS;
+  }
   port_unlock(p);
-  return 0;
+  return err ? (errno = err, IBV_REREG_MR_ERR_INPUT) : 0;
 }
 int ibv_dereg_mr(struct ibv_mr *mr) {
   Port *p = port_of(mr->context);
   port_lock(p);
   p->regions[mr->lkey >> 8] = NULL;
+  close_memory(p, &((Region *)mr)->gpu);
   port_unlock(p);
   free(mr);
   return 0;
@@ -504,10 +537,14 @@ struct ibv_ah *ibv_create_ah_from_wc(struct ibv_pd *pd, struct ibv_wc *wc, struc
   return ibv_init_ah_from_wc(pd->context, port, wc, grh, &a) ? NULL : ibv_create_ah(pd, &a);
 }
 
+static bool can_post(enum ibv_qp_type type, int opcode) {
+  if (type == IBV_QPT_UD) return opcode == IBV_WR_SEND || opcode == IBV_WR_SEND_WITH_IMM;
+  return opcode >= 0 && opcode < (type == IBV_QPT_UC ? IBV_WR_RDMA_READ : PLAYED_OPCODES);
+}
 /* The place for the next request, filled as far as every way to post does it; NULL and *err if there is none. */
 static Send *new_send(Qp *q, uint64_t wr_id, int opcode, unsigned flags, int *err) {
   bool ready = q->qp.state == IBV_QPS_RTS || q->qp.state == IBV_QPS_SQD || q->qp.state == IBV_QPS_ERR || q->qp.state == IBV_QPS_SQE;
-  if (!ready || opcode < 0 || opcode >= PLAYED_OPCODES || (q->qp.qp_type == IBV_QPT_UD && opcode != IBV_WR_SEND && opcode != IBV_WR_SEND_WITH_IMM)) *err = EINVAL;
+  if (!ready || !can_post(q->qp.qp_type, opcode)) *err = EINVAL;
   else if (GET(q->port->state->v[F_state]) == GONE) *err = EIO;
   else if (q->posted + q->built - q->acked >= q->sends_room) *err = ENOMEM;
   if (*err) return NULL;
@@ -542,6 +579,7 @@ static void post_built(Qp *q, uint64_t n, uint64_t now) {
 /* The poster's own thread sends what can go at once; the NIC's sees to the rest. */
 static void set_off(Qp *q) {
   if (q->qp.state == IBV_QPS_ERR) { qp_into_error(q, IBV_WC_WR_FLUSH_ERR); return; }
+  if (q->qp.state == IBV_QPS_SQE) flush_sends(q, IBV_WC_WR_FLUSH_ERR);
   station_ring(fabric.shared, q->port->station, port_pass(q->port));
 }
 static int post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad) {
@@ -621,7 +659,7 @@ static void wr_abort(struct ibv_qp_ex *x) { Qp *q = (Qp *)x; q->built = 0; port_
 static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_ex *a, bool extended) {
   Port *p = port_of(c);
   struct ibv_qp_cap *cap = &a->cap;
-  if (a->qp_type != IBV_QPT_RC && a->qp_type != IBV_QPT_UD) REFUSE(EOPNOTSUPP);
+  if (a->qp_type != IBV_QPT_RC && a->qp_type != IBV_QPT_UC && a->qp_type != IBV_QPT_UD) REFUSE(EOPNOTSUPP);
   if (!a->pd || !a->send_cq || !a->recv_cq || cap->max_send_wr > MAX_WR || cap->max_recv_wr > MAX_WR || cap->max_send_sge > MAX_SGE || cap->max_recv_sge > MAX_SGE || cap->max_inline_data > MAX_INLINE) REFUSE(EINVAL);
   Qp *q = calloc(1, sizeof *q);
   if (!q) return NULL;
@@ -655,12 +693,13 @@ static struct ibv_qp *create_qp(struct ibv_context *c, struct ibv_qp_init_attr_e
 }
 struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp) { return ((Qp *)qp)->ex.comp_mask ? &((Qp *)qp)->ex : NULL; }
 
-static const struct { enum ibv_qp_state from, to; int rc, ud; } STEPS[] = {  /* what each step must be given */
-    {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_QKEY},
-    {IBV_QPS_INIT, IBV_QPS_INIT, 0, 0},
-    {IBV_QPS_INIT, IBV_QPS_RTR, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER, 0},
-    {IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC, IBV_QP_SQ_PSN},
-    {IBV_QPS_RTS, IBV_QPS_RTS, 0, 0}, {IBV_QPS_RTS, IBV_QPS_SQD, 0, 0}, {IBV_QPS_SQD, IBV_QPS_RTS, 0, 0}, {IBV_QPS_SQD, IBV_QPS_SQD, 0, 0}, {IBV_QPS_SQE, IBV_QPS_RTS, 0, 0}};
+static const struct { enum ibv_qp_state from, to; int all, connected, reliable, datagrams; } STEPS[] = {  /* what each step must be given */
+    {IBV_QPS_RESET, IBV_QPS_INIT, IBV_QP_PKEY_INDEX | IBV_QP_PORT, IBV_QP_ACCESS_FLAGS, 0, IBV_QP_QKEY},
+    {IBV_QPS_INIT, IBV_QPS_INIT, 0, 0, 0, 0},
+    {IBV_QPS_INIT, IBV_QPS_RTR, 0, IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN, IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER, 0},
+    {IBV_QPS_RTR, IBV_QPS_RTS, IBV_QP_SQ_PSN, 0, IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC, 0},
+    {IBV_QPS_RTS, IBV_QPS_RTS, 0, 0, 0, 0}, {IBV_QPS_RTS, IBV_QPS_SQD, 0, 0, 0, 0}, {IBV_QPS_SQD, IBV_QPS_RTS, 0, 0, 0, 0},
+    {IBV_QPS_SQD, IBV_QPS_SQD, 0, 0, 0, 0}, {IBV_QPS_SQE, IBV_QPS_RTS, 0, 0, 0, 0}};
 
 static int check_step(const Qp *q, const struct ibv_qp_attr *a, int mask) {
   enum ibv_qp_state from = q->qp.state, to = mask & IBV_QP_STATE ? a->qp_state : from;
@@ -670,7 +709,7 @@ static int check_step(const Qp *q, const struct ibv_qp_attr *a, int mask) {
   if (mask & IBV_QP_STATE && (to == IBV_QPS_RESET || to == IBV_QPS_ERR)) return 0;
   for (size_t i = 0; i < sizeof STEPS / sizeof *STEPS; i++)
     if (STEPS[i].from == from && STEPS[i].to == to) {
-      int must = q->qp.qp_type == IBV_QPT_RC ? STEPS[i].rc : STEPS[i].ud;
+      int must = STEPS[i].all | (q->qp.qp_type == IBV_QPT_UD ? STEPS[i].datagrams : STEPS[i].connected) | (q->qp.qp_type == IBV_QPT_RC ? STEPS[i].reliable : 0);
       return (mask & must) == must ? 0 : EINVAL;
     }
   return EINVAL;
@@ -764,6 +803,7 @@ int ibv_close_device(struct ibv_context *c) {
   port_wake(p);
   pthread_join(p->thread, NULL);
   station_leave(&fabric, p->station);
+  gpu_stop(p);
   mail_close(&p->events);
   free(p->regions);
   free(p);

@@ -21,6 +21,8 @@ pytestmark = pytest.mark.cc
 ROOT = Path(__file__).resolve().parent.parent
 HEADER = Path("/usr/include/infiniband/verbs.h")
 CONTRACT = "tests/verbs/test_contract.py"
+OVER_GPUS = "4097 or gathered or atomics or beyond or no_more or second_life or (lost and not gone)"
+"""Tests of the contract whose bytes lie in a GPU's memory as well."""
 
 PERFTEST = ("write_bw", "send_bw", "read_bw", "atomic_bw", "write_lat", "send_lat", "read_lat", "atomic_lat")
 
@@ -249,6 +251,72 @@ def test_the_contract_notices_a_wrong_fabric(number: int, tmp_path: Path) -> Non
     done = contract(tmp_path, where)
     assert done.returncode == 1, f"a fabric that {what} passes: {done.stdout[-2000:]}"
     assert " failed" in done.stdout
+
+
+@pytest.fixture
+def no_gpu(tmp_path: Path) -> dict[str, str]:
+    """An environment whose CUDA driver has a GPU that is none."""
+    made = tmp_path / "libcuda.so.1"
+    source = ROOT / "tests" / "fake_cuda.c"
+    flags = ("-Wall", "-Wextra", "-shared", "-fPIC", f"-Wl,-soname,{made.name}")
+    subprocess.run(["cc", *flags, str(source), "-o", str(made)], check=True, timeout=60)
+    return {"LD_PRELOAD": str(made), "CONTRACT_MEMORY": "gpu"}
+
+
+def test_the_contract_holds_for_memory_of_a_gpu(no_gpu: dict[str, str]) -> None:
+    """Of one that is played: what is not copied by the NIC's own process, through the driver, ends in a fault."""
+    done = contract(library(), OVER_GPUS, **no_gpu, CONTRACT_PATIENCE_S="60")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+@pytest.mark.gpu
+def test_the_contract_holds_for_memory_of_a_real_gpu() -> None:
+    done = contract(library(), OVER_GPUS, CONTRACT_MEMORY="gpu", CONTRACT_PATIENCE_S="60")
+    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
+
+
+GPU_USER = """
+import os, signal, sys
+from optcc.machine.rdma import rdma_ports
+from tests.verbs.contract_rig import ALL, End, GpuBytes
+from optcc.runtime.verbs.binding import VerbsError, call, make
+def children():
+    return open(f"/proc/self/task/{os.getpid()}/children").read().split()
+end = End(rdma_ports()[0].address())
+(copier,) = children()
+for base, length in ((end.base + (1 << 20) - 8, 16), (end.base, (1 << 20) + 1), (1 << 46, 8)):
+    try:
+        make("ibv_reg_mr", end.domain, base, length, ALL)
+    except VerbsError:
+        continue
+    raise AssertionError((base, length))
+if sys.argv[1] == "leaves":
+    end.close()
+    assert children() == []
+else:
+    print(copier, flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_the_process_that_copies_gpu_memory_ends_with_its_user(fabric: PlayedFabric, no_gpu: dict[str, str]) -> None:
+    def use(how: str, **more: str) -> subprocess.CompletedProcess[str]:
+        env = {**os.environ, **fabric.env(0), **no_gpu, **more}
+        return subprocess.run(
+            [sys.executable, "-c", GPU_USER, how], env=env, capture_output=True, text=True, timeout=120, check=False,
+            cwd=ROOT,
+        )  # fmt: skip
+
+    left = use("leaves")
+    assert left.returncode == 0, left.stderr
+    pid = int(use("is killed").stdout)
+    until = time.monotonic() + 60
+    while Path(f"/proc/{pid}/exe").exists():
+        assert time.monotonic() < until, "it goes on without its user"
+        time.sleep(0.05)
+    refused = use("leaves", FAKE_CUDA_KEEPS_TO_ITSELF="1")
+    assert refused.returncode == 1
+    assert "that no other process can map" in refused.stderr
 
 
 SANITIZERS = {

@@ -16,10 +16,11 @@ from optcc.errors import InputError
 
 SOURCE = Path(__file__).parent / "source"
 NAME = "libibverbs.so.1"
-_HANDLE = "played.so"
-"""What makes and changes fabrics, by itself: whoever loads it has not loaded a libibverbs."""
-_FILES = ("fabric.c", "nic.c", "verbs.c")
-_FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Wshadow", "-shared", "-fPIC", "-pthread")
+_HANDLE, _GPU = "played.so", "played_gpu"
+"""What makes and changes fabrics, by itself: whoever loads it has not loaded a libibverbs; the process that copies GPU
+memory for a NIC."""
+_FILES = ("fabric.c", "nic.c", "verbs.c", "gpu.c")
+_FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Wshadow", "-pthread")
 _BOUND_S = 300
 
 
@@ -31,9 +32,11 @@ def build(folder: Path, extra: Sequence[str] = ()) -> Path:
             "no C compiler", where="optcc fabric", expected="cc", got="none on the path", hint="apt install gcc"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    link = (f"-Wl,--version-script={SOURCE / 'verbs.map'}", f"-Wl,-soname,{NAME}")
+    shared = ("-shared", "-fPIC")
+    link = (*shared, f"-Wl,--version-script={SOURCE / 'verbs.map'}", f"-Wl,-soname,{NAME}")
+    made_of = ((_HANDLE, _FILES[:1], shared), (_GPU, ("played_gpu.c", "fabric.c"), ()), (NAME, _FILES, (*link, *extra)))
     with tempfile.TemporaryDirectory(dir=folder) as inside:
-        for name, files, how in ((_HANDLE, _FILES[:1], ()), (NAME, _FILES, (*link, *extra))):
+        for name, files, how in made_of:
             made = Path(inside) / name
             command = [compiler, *_FLAGS, *how, *(str(SOURCE / file) for file in files), "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_BOUND_S, check=False)

@@ -36,8 +36,8 @@ ALL = LOCAL | REMOTE_WRITE | REMOTE_READ | REMOTE_ATOMIC
 MEMORY = 1 << 20
 SUCCESS, LOC_LEN, LOC_PROT, FLUSH, INV_REQ, ACCESS, RETRY, RNR_RETRY = 0, 1, 4, 5, 9, 10, 12, 13
 RECV, RECV_IMM = 128, 129
-UD = 4
-"""enum ibv_qp_type: datagrams."""
+UC, UD = 3, 4
+"""enum ibv_qp_type: unreliable connections, datagrams."""
 
 
 _create_ah = function("ibv_create_ah", c_void_p, c_void_p, c_void_p)
@@ -76,6 +76,56 @@ class Wc(Structure):
     ]
 
 
+class HostBytes:
+    """Memory of this process."""
+
+    def __init__(self, size: int) -> None:
+        self._memory = ctypes.create_string_buffer(size)
+        self.base = ctypes.addressof(self._memory)
+
+    def fill(self, offset: int, data: bytes) -> None:
+        ctypes.memmove(self.base + offset, data, len(data))
+
+    def at(self, offset: int, length: int) -> bytes:
+        return ctypes.string_at(self.base + offset, length)
+
+    def close(self) -> None:
+        """It is the interpreter's."""
+
+
+class GpuBytes:
+    """Memory of the first GPU, by the driver alone."""
+
+    def __init__(self, size: int) -> None:
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        context, base, device = c_void_p(), c_uint64(), c_int()
+        self._do("cuInit", 0)
+        self._do("cuDeviceGet", byref(device), 0)
+        self._do("cuDevicePrimaryCtxRetain", byref(context), device)
+        self._do("cuCtxSetCurrent", context)
+        self._do("cuMemAlloc_v2", byref(base), ctypes.c_size_t(size))
+        self.base = base.value
+        self.fill(0, bytes(size))
+
+    def fill(self, offset: int, data: bytes) -> None:
+        self._do("cuMemcpyHtoD_v2", c_uint64(self.base + offset), data, ctypes.c_size_t(len(data)))
+
+    def at(self, offset: int, length: int) -> bytes:
+        into = ctypes.create_string_buffer(length)
+        self._do("cuMemcpyDtoH_v2", into, c_uint64(self.base + offset), ctypes.c_size_t(length))
+        return into.raw
+
+    def close(self) -> None:
+        self._do("cuMemFree_v2", c_uint64(self.base))
+
+    def _do(self, name: str, *arguments: Any) -> None:
+        assert getattr(self._driver, name)(*arguments) == 0, name
+
+
+MEMORY_KIND = os.environ.get("CONTRACT_MEMORY", "host")
+"""Where the ends' memory is: host or gpu."""
+
+
 class Done(NamedTuple):
     """A completion."""
 
@@ -107,8 +157,8 @@ class End:
         os.set_blocking(channel_fd(self.channel), False)
         os.set_blocking(async_fd(self.context), False)
         self.queue = make("ibv_create_cq", self.context, entries, None, self.channel, 0)
-        self.memory = ctypes.create_string_buffer(MEMORY)
-        self.base = ctypes.addressof(self.memory)
+        self._memory = GpuBytes(MEMORY) if MEMORY_KIND == "gpu" else HostBytes(MEMORY)
+        self.base, self.fill, self.bytes_at = self._memory.base, self._memory.fill, self._memory.at
         self.region = make("ibv_reg_mr", self.domain, self.base, MEMORY, rights)
         self.lkey, self.rkey = keys(self.region)
         self.calls = hot_calls(self.context)
@@ -147,15 +197,14 @@ class End:
         self, other: End, *, timeout: int = 16, retries: int = 6, rnr_retries: int = 7, rnr_timer: int = 1,
         first: int = 77, expects: int = 77, reads: int = 4,
     ) -> None:  # fmt: skip
-        """Connect this end, initialised, to the other."""
-        self.modify(
-            structs.QPS_RTR, ah_attr=self.way_to(other), path_mtu=self.port.active_mtu, dest_qp_num=other.number,
-            rq_psn=expects, max_dest_rd_atomic=reads, min_rnr_timer=rnr_timer,
-        )  # fmt: skip
-        self.modify(
-            structs.QPS_RTS,
-            sq_psn=first, max_rd_atomic=reads, timeout=timeout, retry_cnt=retries, rnr_retry=rnr_retries,
-        )  # fmt: skip
+        """Connect this end, initialised, to the other. An unreliable connection has packet numbers alone."""
+        way = {"ah_attr": self.way_to(other), "path_mtu": self.port.active_mtu, "dest_qp_num": other.number}
+        takes, asks = {"max_dest_rd_atomic": reads, "min_rnr_timer": rnr_timer}, {"max_rd_atomic": reads}
+        asks |= {"timeout": timeout, "retry_cnt": retries, "rnr_retry": rnr_retries}
+        if self.kind == UC:
+            takes, asks = {}, {}
+        self.modify(structs.QPS_RTR, **way, rq_psn=expects, **takes)
+        self.modify(structs.QPS_RTS, sq_psn=first, **asks)
 
     def handle_to(self, other: End) -> int:
         """An address handle, for datagrams."""
@@ -249,14 +298,8 @@ class End:
             ack_async_event(byref(event))
         return found
 
-    def fill(self, offset: int, data: bytes) -> None:
-        ctypes.memmove(self.base + offset, data, len(data))
-
-    def bytes_at(self, offset: int, length: int) -> bytes:
-        return ctypes.string_at(self.base + offset, length)
-
     def number_at(self, offset: int) -> int:
-        return c_uint64.from_address(self.base + offset).value
+        return int.from_bytes(self.bytes_at(offset, 8), "little")
 
     def close(self) -> None:
         for name, thing in (
@@ -264,6 +307,7 @@ class End:
             ("ibv_dereg_mr", self.region), ("ibv_dealloc_pd", self.domain), ("ibv_close_device", self.context),
         ):  # fmt: skip
             call(name, thing)
+        self._memory.close()
 
 
 def payload(length: int, seed: int) -> bytes:

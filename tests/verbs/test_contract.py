@@ -41,6 +41,7 @@ from tests.verbs.contract_rig import (
     SOLICITED,
     SUCCESS,
     SWAP,
+    UC,
     UD,
     WRITE_IMM,
     Done,
@@ -501,6 +502,83 @@ def test_queue_pairs_share_the_rate_of_their_nic(made: list[Pair], network: Modu
     for pair in pairs:
         assert fine(pair.a.wait(1)) == [1]
     assert time.monotonic() - before > 0.045, "500 kB at 80 Mb/s take 50 ms, less what shapers let through at first"
+
+
+# ---- unreliable connections ----
+
+
+@pytest.fixture
+def loose(made: list[Pair]) -> Pair:
+    """A pair over an unreliable connection."""
+    return make_pair(made, a={"kind": UC}, b={"kind": UC})
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_an_unreliable_connection_carries_sends_and_writes(loose: Pair, size: int) -> None:
+    sent = payload(size, 12)
+    loose.a.fill(0, sent)
+    loose.b.receive(5, [(64, 300_000)])
+    loose.b.receive(6)
+    assert loose.a.post(SEND_IMM, 1, [(0, size)], imm=7) == 0
+    assert loose.a.write(2, [(0, size)], loose.b, 400_000, opcode=WRITE_IMM, imm=8) == 0
+    assert fine(loose.a.wait(2)) == [1, 2]
+    first, second = loose.b.wait(2)
+    assert first[:5] == (5, SUCCESS, RECV, size, 7)
+    assert second[:5] == (6, SUCCESS, RECV_IMM, size, 8)
+    assert loose.b.bytes_at(64, size) == sent == loose.b.bytes_at(400_000, size)
+    assert loose.b.bytes_at(64 + size, 8) == bytes(8)
+
+
+def test_an_unreliable_connection_neither_reads_nor_adds(loose: Pair) -> None:
+    assert loose.a.read(1, [(0, 8)], loose.b, 0) != 0
+    assert loose.a.atomic(ADD, 2, 0, loose.b, 0, 1) != 0
+    assert loose.a.state() == structs.QPS_RTS
+
+
+def test_what_is_lost_of_an_unreliable_connection_is_gone_and_nobody_is_told(loose: Pair, network: ModuleType) -> None:
+    for i in range(3):
+        loose.b.receive(10 + i, [(100_000 * i, 100_000)])
+    loose.a.fill(0, payload(100_000, 13))
+    network.lose(0, "out")
+    assert loose.a.post(SEND, 1, [(0, 100_000)]) == 0
+    assert fine(loose.a.wait(1)) == [1], "it is out, and that is all that is promised"
+    network.heal(0)
+    assert loose.a.post(SEND, 2, [(0, 100_000)]) == 0
+    assert loose.b.wait(1)[0][:4] == (10, SUCCESS, RECV, 100_000), "the next message takes the oldest receive"
+    assert loose.b.bytes_at(0, 100_000) == payload(100_000, 13)
+    assert loose.b.quiet() == []
+    assert loose.a.state() == structs.QPS_RTS == loose.b.state()
+
+
+def test_a_message_with_a_hole_is_dropped_whole(made: list[Pair], network: ModuleType) -> None:
+    """Some of the messages lack a packet; those that come are whole, in order, each once."""
+    pair, many = make_pair(made, a={"kind": UC, "sends": 256}, b={"kind": UC}), 200
+    network.lose(0, "out", "data", one_in=30)
+    for i in range(many + 1):
+        pair.b.receive(1000 + i, [(0, 40_000)])
+    for i in range(many):
+        assert pair.a.post(SEND_IMM, i, [(0, 40_000)], imm=i) == 0
+    assert fine(pair.a.wait(many)) == list(range(many))
+    network.heal(0)
+    assert pair.a.post(SEND_IMM, many, [(0, 8)], imm=many) == 0
+    found: list[Done] = []
+    while not found or found[-1].imm != many:
+        found += pair.b.wait(1)
+    came = [done.imm for done in found]
+    assert came == sorted(set(came))
+    assert 1 < len(came) <= many
+    assert fine(found) == [1000 + i for i in range(len(came))], "a message that is dropped takes no receive"
+    assert {done.length for done in found[:-1]} == {40_000}
+
+
+def test_an_unreliable_connection_drops_what_nobody_has_asked_for(loose: Pair) -> None:
+    assert loose.a.post(SEND, 1, [(0, 8)]) == 0
+    assert loose.a.write(2, [(0, 8)], loose.b, 0, rkey=loose.b.rkey ^ 0x5500) == 0
+    assert fine(loose.a.wait(2)) == [1, 2]
+    assert loose.b.quiet() == []
+    loose.b.receive(5, [(0, 8)])
+    assert loose.a.post(SEND, 3, [(0, 8)]) == 0
+    assert fine(loose.b.wait(1)) == [5]
 
 
 # ---- datagrams ----
