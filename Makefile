@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover failover-verbs docs docs-serve docs-commands docs-pictures rooms plan-schema lock clean
+.PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover-verbs docs docs-serve docs-commands docs-pictures rooms plan-schema lock clean
 
 help:
 	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 750 MB"
@@ -32,7 +32,6 @@ help:
 	@echo "make bench-lab       achieved time over bound over queue pairs, in the lab's virtual time, table in docs/"
 	@echo "make bench-verbs-loop  our wires against a plain pyverbs loop, in the lab, table in docs/"
 	@echo "make bench-diagnosis  does optcc diagnose name the right NICs? table in docs/"
-	@echo "make bench-planner   the planner against every family and depth tried by hand, table in docs/"
 	@echo "make bench-failure-planning  from a NIC's failure to the plan, beside planning from scratch, table in docs/"
 	@echo "make bench-serve     optcc serve under load on loopback, table in docs/"
 	@echo "make bench-packed    packed trees against the exact program, table in docs/"
@@ -44,10 +43,10 @@ help:
 	@echo "make bench-gpu-ranks ranks on GPUs against the bound, table in docs/"
 	@echo "make bench-nccl-played  NCCL over played NICs that are slow or break (4 GPUs, torch), table in docs/"
 	@echo "make bench-numbers   what half and double of the planner's numbers do, table in docs/"
-	@echo "make bench-regret    the planner against a wide search on random clusters"
+	@echo "make bench-regret    the planner against families and depths tried by hand, a line for each cluster"
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"
 	@echo "make bench-packet-level  the simulator against ns-3, table in docs/ (after make ns3)"
-	@echo "make failover        faults over local wires many times over, 1000 randomised cuts, tables in docs/failover.md"
+	@echo "make bench-failover  faults over local wires many times over, 1000 randomised cuts, tables in docs/"
 	@echo "make failover-verbs  the same over queue pairs in the lab, 200 cuts, table in docs/failover-verbs.md; goes on where it was stopped"
 	@echo "make docs            the site into out/site, any warning an error; make docs-serve shows it at http://localhost:8000"
 	@echo "make docs-commands   what the commands of tutorial and how-to pages print, into these pages"
@@ -120,15 +119,14 @@ torch: $(VENV)/ready
 
 reproduce: $(VENV)/ready
 	$(BIN)/optcc reproduce -o docs/evaluation.md
-
-failover: $(VENV)/ready-dev
-	$(BIN)/python -m benchmarks.bench_failover
+	$(BIN)/python -m benchmarks.pages docs/evaluation.md --where 'servers=8' --where 'where=*'
 
 failover-verbs: $(VENV)/ready-dev
 	lab/run.sh --nics 12 --limit 2400 --results $(OUT)/lab -- python3 -m lab.failover
 	lab/run.sh --nics 12 --memory 2G --limit 3600 --results $(OUT)/lab --packages $$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))') -- \
 	  env PYTHONPATH=/optcc:/packages python3 -m lab.failover --compiled --times 1
 	cat $(OUT)/lab/failover.md $(OUT)/lab/compiled.md > docs/failover-verbs.md
+	$(BIN)/python -m benchmarks.pages docs/failover-verbs.md
 
 docs: $(VENV)/ready-dev
 	$(BIN)/python -m sphinx -W --keep-going -q -E -b html -d $(OUT)/doctrees -c docs . $(OUT)/site
@@ -150,7 +148,7 @@ plan-schema: $(VENV)/ready-dev
 rooms: $(VENV)/ready-dev
 	$(BIN)/python tools/rooms.py
 
-# Each writes docs/bench-NAME.md.
+# Each writes docs/bench-NAME.md, and the rows of its long tables into docs/data.
 bench-%: $(VENV)/ready-dev
 	$(BIN)/python -m benchmarks.bench_$(subst -,_,$*)
 

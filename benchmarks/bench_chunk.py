@@ -7,11 +7,9 @@ Exit status 1 when a result is wrong or a chunk takes more than the target.
 
 from __future__ import annotations
 
-import argparse
 import math
 import multiprocessing
 import os
-import platform
 import signal
 import sys
 import time
@@ -21,7 +19,6 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
@@ -33,6 +30,7 @@ from benchmarks.bare_flows import Quiet
 from benchmarks.bench_steady import KINDS, OVER, Silence
 from benchmarks.chunk_parts import PARTS, Noticed, Sampler, noticed
 from benchmarks.chunk_verbs import verbs_costs
+from benchmarks.pages import made_with, parser, write
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
@@ -264,12 +262,11 @@ def virtual_cost(slot_bytes: int, repeat: int) -> Cost:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-chunk.md"))
-    parser.add_argument("--pairs", type=int, default=20)
-    parser.add_argument("--chunk", help="chunks of this size alone, and no page")
-    parser.add_argument("--only", choices=("local", "verbs", "virtual"), help="these wires alone, and no page")
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-chunk")
+    asked.add_argument("--pairs", type=int, default=20)
+    asked.add_argument("--chunk", help="chunks of this size alone, and no page")
+    asked.add_argument("--only", choices=("local", "verbs", "virtual"), help="these wires alone, and no page")
+    options = asked.parse_args()
     compile_all()
     table, ratios, over_verbs, good = [], [], [], True
     for slot_bytes in SIZES if options.chunk is None else (parse_size(options.chunk),):
@@ -303,16 +300,11 @@ def main() -> int:
         *over_verbs,
         "",
     ]
-    print("\n".join(page))
-    if options.only is None and options.chunk is None:
-        load = os.getloadavg()[0]
-        foot = [
-            "",
-            f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load average {load:.1f} at the end.",
-            "",
-        ]
-        options.output.parent.mkdir(parents=True, exist_ok=True)
-        options.output.write_text("\n".join([*page, *WHY, *foot]), encoding="utf-8")
+    if options.only or options.chunk:
+        print("\n".join(page))
+    else:
+        load = f"load average {os.getloadavg()[0]:.1f} at the end"
+        write(options.output, [*page, *WHY, "", made_with(load)], lambda c: c["chunks"] == "256KiB")
     return 0 if good else 1
 
 

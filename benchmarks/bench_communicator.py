@@ -7,11 +7,9 @@ optcc is slower than Gloo at 4 KiB or 64 MiB, 2 without torch.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import multiprocessing
 import os
-import platform
 import socket
 import sys
 import tempfile
@@ -19,7 +17,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
@@ -27,6 +24,7 @@ import numpy as np
 
 import optcc
 from benchmarks.memory_floor import fold_and_copy
+from benchmarks.pages import made_with, parser, write
 from optcc.communicator.prepared import size_class
 from optcc.communicator.tuning import ROUNDS, Trial
 from optcc.values.cluster import Cluster
@@ -59,10 +57,9 @@ class Turn(NamedTuple):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-communicator.md"))
-    parser.add_argument("--turns", type=int, default=15)
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-communicator")
+    asked.add_argument("--turns", type=int, default=15)
+    options = asked.parse_args()
     if importlib.util.find_spec("torch") is None:
         print("torch is missing; install it with: pip install torch", file=sys.stderr)
         return 2
@@ -123,12 +120,9 @@ def main() -> int:
         "beside a quarter and four times of its segments, and [`optcc calibrate`](calibrate.md) measures what plans",
         "are made for.",
         "",
-        f"Python {platform.python_version()}, {os.cpu_count()} CPUs.",
-        "",
+        made_with(),
     ]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    write(options.output, lines)
     return 0 if good else 1
 
 

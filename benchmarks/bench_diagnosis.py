@@ -8,7 +8,6 @@ is missed, or 128 servers take 5 s.
 
 from __future__ import annotations
 
-import argparse
 import json
 import platform
 import random
@@ -24,6 +23,7 @@ from rich.progress import track
 
 import optcc
 from benchmarks import diagnosis_wires as wires
+from benchmarks.pages import parser, write
 from optcc.diagnose.doubt import Sure
 from optcc.diagnose.evidence import Evidence
 from optcc.diagnose.ports import NicDirections
@@ -200,28 +200,27 @@ def at_scale() -> tuple[int, float, bool]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-diagnosis.md"))
-    parser.add_argument("--clusters", type=int, default=100)
-    parser.add_argument("--runs", type=int, default=20, help="on local wires")
-    asked = parser.parse_args()
-    first = study(everything, asked.clusters)
+    asked = parser(__doc__, "bench-diagnosis")
+    asked.add_argument("--clusters", type=int, default=100)
+    asked.add_argument("--runs", type=int, default=20, help="on local wires")
+    given = asked.parse_args()
+    first = study(everything, given.clusters)
     studies = [
         first,
-        study(everything, asked.clusters, "the same, the healthy ones at 88 % of nameplate", reached=0.88),
-        study(everything, asked.clusters, "the same, runs 6 % apart", apart=0.06),
-        study(everything, asked.clusters, "the same, no NIC degraded", none),
-        study(neighbours, asked.clusters, "no NIC degraded, each NIC with 2 others, point to point", none),
-        study(everything, asked.clusters, "the same, 2 to 5 NICs of one rail degraded alike", alike),
-        *(study(evidence, asked.clusters) for evidence in (neighbours, a_third, one_pair, collectives)),
+        study(everything, given.clusters, "the same, the healthy ones at 88 % of nameplate", reached=0.88),
+        study(everything, given.clusters, "the same, runs 6 % apart", apart=0.06),
+        study(everything, given.clusters, "the same, no NIC degraded", none),
+        study(neighbours, given.clusters, "no NIC degraded, each NIC with 2 others, point to point", none),
+        study(everything, given.clusters, "the same, 2 to 5 NICs of one rail degraded alike", alike),
+        *(study(evidence, given.clusters) for evidence in (neighbours, a_third, one_pair, collectives)),
     ]
-    runs = [wires.run(seed) for seed in track(range(asked.runs), description="local wires")]
+    runs = [wires.run(seed) for seed in track(range(given.runs), description="local wires")]
     measured, seconds, at_128 = at_scale()
     for one in first.inexact:
         print(one, file=sys.stderr)
     exact, off = sum(run.exact for run in runs), 100 * max((run.error for run in runs), default=0)
     text = PAGE.format(
-        clusters=asked.clusters,
+        clusters=given.clusters,
         studies="\n".join(map(str, studies)),
         exact=exact,
         runs=len(runs),
@@ -232,9 +231,9 @@ def main() -> int:
         python=platform.python_version(),
         optcc=optcc.__version__,
     )
-    asked.output.write_text(text)
+    write(given.output, text)
     good = (
-        first.exact >= EXACT * asked.clusters
+        first.exact >= EXACT * given.clusters
         and first.off <= OFF
         and not first.missed
         and not any(one.wrong or one.accused > ACCUSED * one.clusters for one in studies)

@@ -7,7 +7,6 @@ memory allows; 2 without torch.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import multiprocessing
 import os
@@ -27,6 +26,7 @@ from rich.progress import track
 
 import optcc
 from benchmarks.memory_floor import MemoryFloor
+from benchmarks.pages import parser, write
 from optcc.runtime.compiled.choice import PATHS
 from optcc.runtime.control.launch import run_schedules
 from optcc.values.units import format_seconds, format_size
@@ -151,10 +151,9 @@ def seconds(many: Sequence[float]) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-gloo.md"))
-    parser.add_argument("--repeat", type=int, default=25)
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-gloo")
+    asked.add_argument("--repeat", type=int, default=25)
+    options = asked.parse_args()
     if importlib.util.find_spec("torch") is None:
         print("torch is missing; install it with: pip install torch", file=sys.stderr)
         return 2
@@ -207,9 +206,7 @@ def main() -> int:
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f} at the end.",
         "",
     ]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    write(options.output, lines, lambda c: c["path"] == "compiled")
     return 0 if good else 1
 
 

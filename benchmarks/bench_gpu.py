@@ -6,18 +6,17 @@ Needs a CUDA device with 12 GiB and cupy.
 
 from __future__ import annotations
 
-import argparse
 import platform
 import sys
 import textwrap
 import time
 from collections.abc import Callable
-from pathlib import Path
 from statistics import median
 
 import cupy
 import numpy as np
 
+from benchmarks.pages import parser, write
 from optcc.runtime.devices.cuda import Gpu, describe_gpu
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import DTYPES, Op, dtype_of
@@ -266,10 +265,9 @@ def four_streams(bench: Bench, size: int) -> float:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-gpu.md"))
-    parser.add_argument("--quick", action="store_true", help="fewer repetitions")
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-gpu")
+    asked.add_argument("--quick", action="store_true", help="fewer repetitions")
+    options = asked.parse_args()
     gpu = Gpu(0)
     bench = Bench(gpu, options.quick)
     text = ["# Folds in GPU memory", "", "Made by `make bench-gpu` on one GPU; medians of 5 or more.", ""]
@@ -279,9 +277,7 @@ def main() -> int:
         text += section(bench)
         print(f"{section.__name__}: {time.perf_counter() - start:.0f} s", flush=True)
     text += ["Missed: " + "; ".join(bench.failed) + "." if bench.failed else "All targets met.", ""]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(options.output, text)
     return 1 if bench.failed else 0
 
 

@@ -6,7 +6,6 @@ Needs one CUDA device or more, and cupy; the targets are for two.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import sys
@@ -14,9 +13,9 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
-from pathlib import Path
 
 import optcc
+from benchmarks.pages import parser, write
 from optcc.api import Run
 from optcc.plans.plan import Plan
 from optcc.runtime.devices.cuda import describe_gpu, gpu_count
@@ -62,10 +61,9 @@ def measured(plan: Plan, rate: str, way: str, repeat: int) -> Run:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-gpu-ranks.md"))
-    parser.add_argument("--repeat", type=int, default=9)
-    options = parser.parse_args(arguments)
+    asked = parser(__doc__, "bench-gpu-ranks")
+    asked.add_argument("--repeat", type=int, default=9)
+    options = asked.parse_args(arguments)
     missed: list[str] = []
     text = [
         "# AllReduce on GPU buffers over its bound",
@@ -98,9 +96,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     targets = ", ".join(f"{most} at {rate}" for rate, most in TARGETS.items())
     said = f"missed: {'; '.join(missed)}" if missed else "met"
     text += [f"Targets for the compiled path with all NICs and two GPUs, {targets}: {said}.", ""]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(options.output, text)
     return 1 if missed else 0
 
 

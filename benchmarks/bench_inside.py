@@ -5,8 +5,6 @@ Exit status 1 when a case is over its limit.
 
 from __future__ import annotations
 
-import argparse
-import platform
 import resource
 import sys
 import time
@@ -15,12 +13,12 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from multiprocessing import get_context
-from pathlib import Path
 
 import numpy as np
 from rich.progress import track
 
 import optcc
+from benchmarks.pages import made_with, parser, write
 from optcc.schedule.inside import BufferPart, InsideServers, best_chunks, gpu_groups, inside_servers
 from optcc.schedule.nested import nested_rings
 from optcc.schedule.recipe import Costs
@@ -202,11 +200,10 @@ def with_costs(case: Case, size: int, depths: Sequence[int] = (1, 2, 4, 8, 16)) 
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-inside.md"))
-    parser.add_argument("--quick", action="store_true", help="up to 16 servers")
-    parser.add_argument("--planned", action="store_true", help="only what the planner takes with latency and costs")
-    args = parser.parse_args()
+    asked = parser(__doc__, "bench-inside")
+    asked.add_argument("--quick", action="store_true", help="up to 16 servers")
+    asked.add_argument("--planned", action="store_true", help="only what the planner takes with latency and costs")
+    args = asked.parse_args()
     largest = 16 if args.quick else 128
     cases = [Case(p, d) for p in (1, 2, 4, 8, 16, 32, 64, 128) for d in range(5) if p <= largest]
     cases = [c for c in cases if (c.servers > 1 or c.dead == 0) and (c.servers < 64 or c.dead in (0, 1, 4))]
@@ -240,12 +237,9 @@ def main() -> int:
             text.append(f"| {case.servers} | {case.dead} | {size >> 20} MiB | {ratio:.3f} | {segments} |")
     text += [
         "",
-        f"optcc {optcc.__version__}, numpy {np.__version__}, Python {platform.python_version()}.",
-        "",
+        made_with(f"numpy {np.__version__}"),
     ]
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(args.output, text, lambda c: c.get("dead NICs") == "1")
     for row in over:
         print(f"over its limit: {row}", file=sys.stderr)
     return 1 if over else 0

@@ -6,7 +6,6 @@ docs/bench-lab.md. Exit status 1 when a result is wrong, a limit is missed, or t
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import subprocess
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 
 import optcc
+from benchmarks.pages import parser, write
 from optcc.errors import InputError
 from optcc.planner.search import Candidate, candidate_families, try_depths
 from optcc.plans.plan import Plan
@@ -198,15 +198,14 @@ CASES = [
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-lab.md"))
-    parser.add_argument("--share", type=Path, default=Path("out/lab"), help="where plans and results are left")
-    parser.add_argument("--repeat", type=int, default=3, help="timed runs of each; now and then one is 1 % slower")
-    parser.add_argument("--only", default="", help="cases whose name contains this; writes no page")
-    parser.add_argument("--limit", type=int, default=2400, help="seconds for the whole lab")
-    parser.add_argument("--path", choices=("compiled", "python"), default="compiled", help="what handles chunks")
-    parser.add_argument("--resume", action="store_true", help="keep what an earlier run of the same plans has left")
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-lab")
+    asked.add_argument("--share", type=Path, default=Path("out/lab"), help="where plans and results are left")
+    asked.add_argument("--repeat", type=int, default=3, help="timed runs of each; now and then one is 1 % slower")
+    asked.add_argument("--only", default="", help="cases whose name contains this; writes no page")
+    asked.add_argument("--limit", type=int, default=2400, help="seconds for the whole lab")
+    asked.add_argument("--path", choices=("compiled", "python"), default="compiled", help="what handles chunks")
+    asked.add_argument("--resume", action="store_true", help="keep what an earlier run of the same plans has left")
+    options = asked.parse_args()
     outcomes = [Outcome(case) for case in CASES if options.only in case.name]
     known = options.share / "known.json"
     done = json.loads(known.read_text(encoding="utf-8")) if options.resume and known.exists() else {}
@@ -217,9 +216,10 @@ def main() -> int:
     done |= {outcome.key: outcome.runs for outcome in outcomes if outcome.runs}
     known.write_text(json.dumps(done), encoding="utf-8")
     text = page(outcomes, options.path == "compiled")
-    if not options.only:
-        options.output.write_text(text, encoding="utf-8")
-    print(text)
+    if options.only:
+        print(text)
+    else:
+        write(options.output, text, lambda c: bool(c["limit"]))
     return 1 if any(outcome.misses() for outcome in outcomes) else 0
 
 

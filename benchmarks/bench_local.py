@@ -6,16 +6,15 @@ the bound, or at 1 Gb/s the ring is less than 1.4 times slower.
 
 from __future__ import annotations
 
-import argparse
 import os
 import platform
 import sys
 from fractions import Fraction
-from pathlib import Path
 from statistics import median, pstdev
 
 import optcc
 from benchmarks.memory_floor import MemoryFloor
+from benchmarks.pages import parser, write
 from optcc.api import LOCAL_RATE
 from optcc.reports.run import run_progress
 from optcc.values.units import format_rate, format_seconds, format_size
@@ -30,10 +29,9 @@ SEGMENTS = {RATES[0]: None, RATES[1]: 32}
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-local.md"))
-    parser.add_argument("--repeat", type=int, default=15)
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-local")
+    asked.add_argument("--repeat", type=int, default=15)
+    options = asked.parse_args()
     cluster = optcc.Cluster.uniform(servers=4, nics=4, rate=Fraction(50_000_000_000))
     hurt = cluster.degrade("server1/nic0").degrade("server1/nic1")
     text = [
@@ -78,9 +76,7 @@ def main() -> int:
         f"Python {platform.python_version()}, {os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f} at the end.",
         "",
     ]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(options.output, text)
     return 0 if good else 1
 
 

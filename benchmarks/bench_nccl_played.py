@@ -6,7 +6,6 @@ when a result is wrong, or a job that NCCL should survive did not end.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.nccl_played_rank import AFTER_S, GIVEN_UP_S, STRUCK, STUCK, hurt
+from benchmarks.pages import parser, write
 from optcc.api import lower_bound
 from optcc.fabric.played import PlayedFabric
 from optcc.values.units import format_rate, format_size, parse_rate
@@ -288,11 +288,10 @@ def page(runs: Sequence[Ran]) -> list[str]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-nccl-played.md"))
-    parser.add_argument("--newer", type=Path, help="A libnccl.so with port failover, 2.30 or later, to run too.")
-    parser.add_argument("--logs", type=Path, help="Keep what ranks and NCCL wrote, in this folder.")
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-nccl-played")
+    asked.add_argument("--newer", type=Path, help="A libnccl.so with port failover, 2.30 or later, to run too.")
+    asked.add_argument("--logs", type=Path, help="Keep what ranks and NCCL wrote, in this folder.")
+    options = asked.parse_args()
     if importlib.util.find_spec("torch") is None:
         print("torch is missing; install it with: pip install torch", file=sys.stderr)
         return 2
@@ -305,9 +304,11 @@ def main() -> int:
                 logs = (options.logs or Path(name)) / f"{len(runs)}"
                 runs.append(run_job(job, [place, *newer], logs))
                 print(runs[-1], flush=True)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text("\n".join(page(runs)), encoding="utf-8")
-    print("\n".join(page(runs)))
+    write(
+        options.output,
+        "\n".join(page(runs)),
+        lambda c: c["nodes"] in ("healthy", "node 3 at half rate") or "without 1" in c["nodes"],
+    )
     return 1 if any(run.wrong or (run.job.survives and not run.ended) for run in runs) else 0
 
 

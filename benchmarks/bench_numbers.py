@@ -7,10 +7,8 @@ own. What is done is kept beside the page until it is written: after an interrup
 
 from __future__ import annotations
 
-import argparse
 import os
 import pkgutil
-import platform
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -21,7 +19,6 @@ from importlib import import_module
 from itertools import islice, product
 from math import inf
 from multiprocessing import get_context
-from pathlib import Path
 from statistics import mean
 from types import ModuleType
 from typing import Any
@@ -31,8 +28,8 @@ from rich.progress import track
 import optcc
 import optcc.planner
 import optcc.schedule
-from benchmarks.bench_planner import ALPHA, PER_CHUNK, Case, cluster_of
-from benchmarks.uneven_clusters import uneven
+from benchmarks.bench_regret import ALPHA, PER_CHUNK, Case, uneven
+from benchmarks.pages import made_with, parser, write
 from optcc.errors import InputError
 from optcc.evaluation.tasks import code
 from optcc.files.journal import Journal
@@ -87,7 +84,7 @@ class Task:
 def cells() -> Iterator[tuple[str, Cluster, int, Costs]]:
     """What is planned: name, cluster, bytes, costs."""
     for case in CASES:
-        yield str(case), cluster_of(case), case.nbytes, Costs(ALPHA, PER_CHUNK)
+        yield str(case), case.cluster, case.nbytes, Costs(ALPHA, PER_CHUNK)
     for number in range(RANDOM):
         one = uneven(number, most=10)
         yield f"random cluster {number}", one.cluster, one.nbytes, Costs(one.alpha, one.per_chunk)
@@ -180,21 +177,20 @@ def tables(names: Sequence[str], families: Sequence[str], found: dict[Task, Time
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-numbers.md"))
-    parser.add_argument("--only", metavar="NAMES", help="only these numbers, printed, without the page")
-    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
-    asked = parser.parse_args()
-    names = asked.only.split(",") if asked.only else sorted(numbers())
-    families = [] if asked.only else [name for name, of in FAMILIES.items() if "candidates" in vars(of)]
+    asked = parser(__doc__, "bench-numbers")
+    asked.add_argument("--only", metavar="NAMES", help="only these numbers, printed, without the page")
+    asked.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: all cores)")
+    given = asked.parse_args()
+    names = given.only.split(",") if given.only else sorted(numbers())
+    families = [] if given.only else [name for name, of in FAMILIES.items() if "candidates" in vars(of)]
     variants = [("", ""), *((name, WITHOUT) for name in families), *product(names, (HALF, DOUBLE))]
     tasks = [Task(part, *variant) for part in range(PARTS) for variant in variants]
     with ExitStack() as stack:
         kept = None
-        if not asked.only:
-            journal: Journal[Times] = Journal(asked.output, "numbers", lambda fields: Times(**fields), code=code())
+        if not given.only:
+            journal: Journal[Times] = Journal(given.output, "numbers", lambda fields: Times(**fields), code=code())
             kept = stack.enter_context(journal)
-        lines = tables(names, families, results(tasks, asked.jobs, kept))
+        lines = tables(names, families, results(tasks, given.jobs, kept))
         if kept is None:
             print("\n".join(lines))
             return 0
@@ -214,12 +210,10 @@ def main() -> int:
             "",
             *lines,
             "",
-            f"optcc {optcc.__version__}, Python {platform.python_version()}.",
-            "",
+            made_with(),
         ]
-        asked.output.write_text("\n".join(text), encoding="utf-8")
+        write(given.output, text, lambda c: c["double"][:2] in ("8:", "9:"))
         kept.remove()
-        print("\n".join(text))
     return 0
 
 

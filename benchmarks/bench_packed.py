@@ -6,20 +6,16 @@ Exit status 1 when a fluid time is more than 1e-6 above the optimum, or a simula
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import random
 import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 from rich.progress import track
 
-import optcc
+from benchmarks.pages import made_with, parser, write
 from optcc.schedule.packed import PackedTrees
 from optcc.simulation.simulator import simulate
 from optcc.theory import lower_bound
@@ -141,9 +137,8 @@ def measure(what: str, cluster: Cluster) -> tuple[str, str, list[str]]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-packed.md"))
-    output = parser.parse_args().output
+    asked = parser(__doc__, "bench-packed")
+    output = asked.parse_args().output
     pack_trees(degraded(4, (HALF,)))  # loads the compiled parts
     fabrics = [measure(*case) for case in track(list(topologies()), description="fabrics")]
     forestcoll = [measure(*case) for case in track(list(stars()), description="stars")]
@@ -179,12 +174,9 @@ def main() -> int:
         *ratios,
         *(second for _, second, _ in forestcoll),
         "",
-        f"optcc {optcc.__version__}, Python {platform.python_version()}, {os.cpu_count()} CPUs.",
-        "",
+        made_with(),
     ]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(output, text)
     over = [line for _, _, lines in (*fabrics, *forestcoll) for line in lines]
     for line in over:
         print(f"over its limit: {line}", file=sys.stderr)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import os
-import platform
 import random
 import sys
 import time
@@ -12,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 from statistics import median
 
 from rich.progress import track
 
 import optcc
+from benchmarks.pages import made_with, parser, write
 from optcc.errors import InputError
 from optcc.theory import program_bound
 from optcc.theory.certify import round_dual
@@ -121,9 +118,8 @@ def gap_row(name: str, gaps: list[float], clusters: int) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-program.md"))
-    output = parser.parse_args().output
+    asked = parser(__doc__, "bench-program")
+    output = asked.parse_args().output
     warm = different_servers(4, 2, seed=0)
     BoundProgram(build_network(warm)).solve()  # loads the solver
     found = [solve_row(*case) for case in track(list(cases()), description="solving")]
@@ -151,12 +147,9 @@ def main() -> int:
         "",
         f"{cut_off} more clusters were drawn on which no AllReduce is possible at all, and the program said so.",
         "",
-        f"optcc {optcc.__version__}, Python {platform.python_version()}, {os.cpu_count()} CPUs.",
-        "",
+        made_with(),
     ]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(output, text, lambda c: bool(c["limit s"]))
     return 0 if all(within_limit for _, within_limit in found) else 1
 
 

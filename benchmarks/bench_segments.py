@@ -5,16 +5,14 @@ Exit status 1 when unequal segments do not stay clearly below the paper's (k+1)/
 
 from __future__ import annotations
 
-import argparse
-import platform
 import sys
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 from rich.progress import track
 
 import optcc
+from benchmarks.pages import made_with, parser, write
 from optcc.theory.ramps import Sizes, best_start
 
 SIZE = 2**30
@@ -35,9 +33,8 @@ def measure(servers: int, slow: Fraction, segments: int) -> tuple[float, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-segments.md"))
-    output = parser.parse_args().output
+    asked = parser(__doc__, "bench-segments")
+    output = asked.parse_args().output
     rows, late = [], []
     for servers, slow, k in track(CASES, description="simulating"):
         equal, unequal = measure(servers, slow, k)
@@ -56,12 +53,9 @@ def main() -> int:
         "|---|---|---|---|---|---|",
         *rows,
         "",
-        f"optcc {optcc.__version__}, Python {platform.python_version()}.",
-        "",
+        made_with(),
     ]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(output, text, lambda c: c["k"] == "16")
     for row in late:
         print(f"not clearly below (k+1)/k: {row}", file=sys.stderr)
     return 1 if late else 0

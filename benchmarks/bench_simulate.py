@@ -6,19 +6,17 @@ rate left), 1 + 2/k for several.
 
 from __future__ import annotations
 
-import argparse
-import platform
 import random
 import sys
 from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 from rich.progress import track
 
 import optcc
+from benchmarks.pages import made_with, parser, write
 
 SEGMENTS = 64
 SIZE = 2**30
@@ -124,9 +122,8 @@ def measure(servers: int, left: Sequence[Fraction]) -> tuple[float, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-simulate.md"))
-    output = parser.parse_args().output
+    asked = parser(__doc__, "bench-simulate")
+    output = asked.parse_args().output
     rows, over = [], []
     jobs = [(servers, left) for servers in (4, 8, 16, 32, 64) for left in CASES if len(left) < servers]
     for servers, left in track(jobs, description="simulating"):
@@ -175,12 +172,9 @@ def main() -> int:
         "|---|---|---|---|",
         *table(named),
         "",
-        f"optcc {optcc.__version__}, numpy {np.__version__}, Python {platform.python_version()}.",
-        "",
+        made_with(f"numpy {np.__version__}"),
     ]
-    output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(output, text, lambda c: c["left"] == "1/2")
     for row in over:
         print(f"over its limit: {row}", file=sys.stderr)
     return 1 if over else 0

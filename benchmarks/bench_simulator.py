@@ -6,10 +6,7 @@ Every case runs in a process of its own, so that its peak memory is its own. Exi
 
 from __future__ import annotations
 
-import argparse
 import json
-import os
-import platform
 import resource
 import subprocess
 import sys
@@ -17,13 +14,13 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
-from pathlib import Path
 
 import numba
 import numpy as np
 from rich.progress import track
 
 import optcc
+from benchmarks.pages import made_with, parser, write
 from optcc.schedule import Schedule
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.simulation.faults import Fault
@@ -103,10 +100,9 @@ def measure_apart(servers: int, segments: int, kind: str) -> dict[str, float]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-simulator.md"))
-    parser.add_argument("--case", nargs=3, metavar=("SERVERS", "SEGMENTS", "KIND"), help="measure one, print JSON")
-    args = parser.parse_args()
+    asked = parser(__doc__, "bench-simulator")
+    asked.add_argument("--case", nargs=3, metavar=("SERVERS", "SEGMENTS", "KIND"), help="measure one, print JSON")
+    args = asked.parse_args()
     if args.case:
         servers, segments, kind = args.case
         print(json.dumps(measure(int(servers), int(segments), kind)))
@@ -134,13 +130,9 @@ def main() -> int:
         "",
         f"Limit for every case: {LIMIT_S} s for lowering and simulating, {LIMIT_MIB} MiB.",
         "",
-        f"optcc {optcc.__version__}, numba {numba.__version__}, numpy {np.__version__}, "
-        f"Python {platform.python_version()}, {os.cpu_count()} CPUs.",
-        "",
+        made_with(f"numba {numba.__version__}", f"numpy {np.__version__}"),
     ]
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text("\n".join(text), encoding="utf-8")
-    print("\n".join(text))
+    write(args.output, text, lambda c: c["servers"] == "128")
     return 0 if slowest <= LIMIT_S and largest <= LIMIT_MIB else 1
 
 

@@ -6,18 +6,15 @@ Exit status 1 when a result is wrong or an AllReduce takes over 1.03 times as lo
 
 from __future__ import annotations
 
-import argparse
 import math
 import multiprocessing
 import os
-import platform
 import sys
 import time
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any, NamedTuple
 
@@ -27,6 +24,7 @@ from rich.progress import track
 import optcc
 from benchmarks.bare_compiled import BarePath, compile_bare
 from benchmarks.bare_flows import Bare, Quiet
+from benchmarks.pages import made_with, parser, write
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
@@ -181,10 +179,9 @@ def row(case: Case, pairs: int) -> tuple[list[str], float, bool]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-steady.md"))
-    parser.add_argument("--pairs", type=int, default=200)
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-steady")
+    asked.add_argument("--pairs", type=int, default=200)
+    options = asked.parse_args()
     compile_all()
     compile_bare()  # here and once, for processes that are forked
     good, tables = True, list[list[str]]()
@@ -231,12 +228,9 @@ def main() -> int:
         "pays is a mark in shared memory for each flow that brought something. Messages acknowledge only at the end",
         "and where something may be stuck, for the rest credits do.",
         "",
-        f"Python {platform.python_version()}, {os.cpu_count()} CPUs.",
-        "",
+        made_with(),
     ]
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    write(options.output, lines)
     return 0 if good else 1
 
 

@@ -20,6 +20,8 @@ from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
+from benchmarks.pages import parser, write
+
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = 4
 SLOW = 1
@@ -220,14 +222,13 @@ def page(found: list[dict[str, Any]], options: argparse.Namespace) -> tuple[str,
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-torch.md"))
-    parser.add_argument("--repeat", type=int, default=12)
-    parser.add_argument("--rate", type=int, default=200, help="Mb/s of a healthy link")
-    parser.add_argument("--layers", type=int, default=4, help="of 4 MiB each")
-    parser.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-torch")
+    asked.add_argument("--repeat", type=int, default=12)
+    asked.add_argument("--rate", type=int, default=200, help="Mb/s of a healthy link")
+    asked.add_argument("--layers", type=int, default=4, help="of 4 MiB each")
+    asked.add_argument("--inside", action="store_true", help=argparse.SUPPRESS)
+    asked.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = asked.parse_args()
     if options.rank:
         one_rank(options)
         return 0
@@ -243,9 +244,7 @@ def main() -> int:
     if done.returncode:
         return 1
     text, good = page(json.loads(done.stdout), options)
-    options.output.parent.mkdir(parents=True, exist_ok=True)
-    options.output.write_text(text, encoding="utf-8")
-    print(text)
+    write(options.output, text)
     return 0 if good else 1
 
 

@@ -15,9 +15,10 @@ import socket
 import subprocess
 import sys
 import time
-from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
+
+from benchmarks.pages import parser, write
 
 RANKS = 4
 MODELS = {"small: 1 MiB": (512, 1), "medium: 16 MiB": (1024, 4), "large: 64 MiB": (2048, 4)}
@@ -29,11 +30,10 @@ WAIT_S = 900
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-torch-backend.md"))
-    parser.add_argument("--repeat", type=int, default=30, help="steps of each")
-    parser.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-torch-backend")
+    asked.add_argument("--repeat", type=int, default=30, help="steps of each")
+    asked.add_argument("--rank", action="store_true", help=argparse.SUPPRESS)
+    options = asked.parse_args()
     if options.rank:
         print(json.dumps(one_rank(options.repeat)))
         return 0
@@ -41,8 +41,7 @@ def main() -> int:
         print("torch is missing; install it with: make torch", file=sys.stderr)
         return 2
     text, good = page(measured(options.repeat))
-    options.output.write_text(text, encoding="utf-8")
-    print(text)
+    write(options.output, text)
     return 0 if good else 1
 
 
@@ -116,7 +115,7 @@ def page(found: dict[str, dict[str, Any]]) -> tuple[str, bool]:
         "",
         f"Made by `python -m benchmarks.bench_torch_backend`: {RANKS} processes of a machine train two equal models in",
         "unmodified DDP, on the same batches, in turns.",
-        "One goes over the backend [optcc](torch-backend.md), local transport, able to fail over as always.",
+        "One goes over the backend [optcc](pytorch.md#the-backend), local transport, able to fail over as always.",
         "The other goes over Gloo on the loopback interface.",
         "There is little to compute.",
         "Steps per second of the slowest rank, medians; the ratio is of neighbouring steps: median (quartiles).",

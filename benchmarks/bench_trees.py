@@ -6,18 +6,16 @@ when trees do not beat rings where they are for: up to 16 MiB on 32 servers and 
 
 from __future__ import annotations
 
-import argparse
-import platform
 import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from pathlib import Path
 
 from rich.progress import track
 
 import optcc
+from benchmarks.pages import made_with, parser, write
 from optcc.schedule.nested import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.trees import ComplementaryTrees, tree_rates
@@ -140,10 +138,9 @@ def regret(servers: int, dead: int, nbytes: int, fan: int, count: int) -> tuple[
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-trees.md"))
-    parser.add_argument("--servers", type=int, nargs="*", default=SERVERS, help="only these counts")
-    args = parser.parse_args()
+    asked = parser(__doc__, "bench-trees")
+    asked.add_argument("--servers", type=int, nargs="*", default=SERVERS, help="only these counts")
+    args = asked.parse_args()
     cases = [(p, dead, nbytes) for p in args.servers for dead in DEAD for nbytes in SIZES]
     cells = [measure(*case) for case in track(cases, description="trees and rings")]
     sweeps = [
@@ -162,9 +159,7 @@ def main() -> int:
         if cell.servers >= 32 and cell.nbytes <= 2**24 and cell.tree_s > 0.6 * min(cell.nested_s, cell.ring_s)
     ]
     text = report(cells, [row for row, _ in regrets], mean, max((times for _, times in regrets), default=1.0))
-    args.output.parent.mkdir(parents=True, exist_ok=True)
-    args.output.write_text(text, encoding="utf-8")
-    print(text)
+    write(args.output, text, lambda c: c["l"] == "2" and c["size"] == "16MiB")
     for row in lost:
         print(f"not well below rings: {row}", file=sys.stderr)
     return 1 if lost or mean > MOST_REGRET else 0
@@ -199,8 +194,7 @@ def report(cells: list[Cell], regrets: list[str], mean: float, worst: float) -> 
             "",
             f"On average {mean:.3f} times the best of the sweep (limit {MOST_REGRET}), at most {worst:.3f}.",
             "",
-            f"optcc {optcc.__version__}, Python {platform.python_version()}.",
-            "",
+            made_with(),
         ]
     )
 

@@ -5,7 +5,6 @@ Writes docs/bench-verbs-loop.md. Exit status 1 when less than 95 % is moved, or 
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
 
+from benchmarks.pages import parser, write
 from optcc.values.units import format_size
 
 SIZES = {1 << 12: 64, 1 << 17: 32, 1 << 20: 16}
@@ -66,11 +66,10 @@ def counts_row(chunk: int, found: Found) -> str:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("-o", "--output", type=Path, default=Path("docs/bench-verbs-loop.md"))
-    parser.add_argument("--share", type=Path, default=Path("out/lab"), help="where results are left")
-    parser.add_argument("--seconds", type=float, default=75.0, help="for each size of chunk")
-    options = parser.parse_args()
+    asked = parser(__doc__, "bench-verbs-loop")
+    asked.add_argument("--share", type=Path, default=Path("out/lab"), help="where results are left")
+    asked.add_argument("--seconds", type=float, default=75.0, help="for each size of chunk")
+    options = asked.parse_args()
     found = {chunk: measure(chunk, chunks, options.seconds, options.share) for chunk, chunks in SIZES.items()}
     rows = [row(chunk, chunks, found[chunk]) for chunk, chunks in SIZES.items()]
     lines = [
@@ -110,8 +109,7 @@ def main() -> int:
         f"{os.cpu_count()} CPUs, of which the lab uses one.",
         "",
     ]
-    options.output.write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines))
+    write(options.output, lines)
     return 0 if all(ratio >= LEAST for _, ratio in rows) else 1
 
 

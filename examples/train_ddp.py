@@ -1,7 +1,7 @@
 """DDP with optcc's hook. On one machine, over Gloo: torchrun --nproc-per-node 4 examples/train_ddp.py
 
 With --rates the links are taken to be so quick (bytes per second, one for each rank); without, the hook measures them.
-Several machines, or GPUs: the same script, started as usual; see docs/pytorch-hook.md.
+Several machines, or GPUs: the same script, started as usual; see docs/pytorch.md.
 """
 
 import argparse

@@ -5,10 +5,8 @@ Needs torch (the extra `torch`). In a script that torchrun starts, after `init_p
     model = DistributedDataParallel(model)
     optcc.pytorch.register(model)
 
-docs/pytorch-hook.md says what is measured, when it switches, and what a lost rank looks like.
-
-Importing it also makes the backend "optcc" known, whose collectives survive NICs: docs/torch-backend.md.
-docs/pytorch.md says which of them is for whom.
+Importing it also makes the backend "optcc" known, whose collectives survive NICs. docs/pytorch.md says which of them is
+for whom, what is measured, when it switches, and what a lost rank looks like.
 """
 
 from __future__ import annotations
@@ -70,7 +68,7 @@ def _plan(cluster: Cluster, nbytes: int, costs: Costs, segments: int | None) -> 
     """Nested rings where the cluster has them: few ranks send to one at a time.
 
     Direct exchange and trees are as fast in virtual time, but over TCP many senders to one receiver overflow its queue.
-    They reach 1.0 times native DDP, where nested rings reach 1.4 times (docs/pytorch-hook.md).
+    They reach 1.0 times native DDP, where nested rings reach 1.4 times (docs/pytorch.md).
     """
     from optcc.api import plan
 

@@ -1,4 +1,4 @@
-"""The matrix of faults over local wires. `make failover` runs it for longer and fills the table of docs/failover.md."""
+"""The matrix of faults over local wires. `make bench-failover` runs it for longer and writes docs/bench-failover.md."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_row(number: int, how: Mapping[str, Any]) -> None:
 
 
 def test_random_cuts(request: pytest.FixtureRequest) -> None:
-    """A few of the thousand of `make failover`."""
+    """A few of the thousand of `make bench-failover`."""
     first = int(request.config.getoption("--hypothesis-seed"))
     hits = []
     for seed in range(first, first + 12):

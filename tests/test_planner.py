@@ -8,7 +8,7 @@ from fractions import Fraction
 import pytest
 
 import optcc
-from benchmarks.bench_planner import ALPHA, GRID, PER_CHUNK, Case, by_hand, cluster_of, outcome, outcomes
+from benchmarks.bench_regret import ALPHA, GRID, PER_CHUNK, Case, by_hand, regret, regrets
 from optcc.errors import InputError
 from optcc.planner import search
 from optcc.planner.search import candidate_families
@@ -23,8 +23,8 @@ QUICK = [case for case in GRID if case.servers <= 16]
 @pytest.mark.parametrize("case", QUICK, ids=str)
 def test_regret(case) -> None:  # type: ignore[no-untyped-def]
     """At most 2 % slower than the best family and depth of the table."""
-    best, _ = min(by_hand(case))
-    made = optcc.plan(cluster_of(case), case.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
+    best, _ = by_hand(case)[0]
+    made = optcc.plan(case.cluster, case.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
     assert optcc.simulate(made.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s <= 1.02 * best
 
 
@@ -32,15 +32,15 @@ def test_regret(case) -> None:  # type: ignore[no-untyped-def]
 def test_the_regret_test_can_fail() -> None:
     """A plan of the wrong depth is over the limit."""
     case = next(case for case in QUICK if case.nbytes == 2**26 and case.dead == (1, 1))
-    best, _ = min(by_hand(case))
-    poor = optcc.plan(cluster_of(case), case.nbytes, segments=512)
+    best, _ = by_hand(case)[0]
+    poor = optcc.plan(case.cluster, case.nbytes, segments=512)
     assert optcc.simulate(poor.schedule(), alpha=ALPHA, per_chunk=PER_CHUNK).time_s > 1.02 * best
 
 
 @pytest.mark.long
 def test_rows_of_several_processes_are_in_order() -> None:
     grid = [Case(3, (), 2**20), Case(4, (1,), 2**20, nics=4)]
-    assert outcomes(grid, jobs=2) == [outcome(case) for case in grid]
+    assert list(regrets(grid, jobs=2)) == [regret(case) for case in grid]
 
 
 def test_families_can_be_asked_for() -> None:

@@ -94,5 +94,5 @@ def test_the_group_keeps_to_the_table() -> None:
 def test_the_docs_show_the_table() -> None:
     from optcc.torch_backend.calls import table
 
-    page = (ROOT / "docs/torch-backend.md").read_text()
+    page = (ROOT / "docs/pytorch.md").read_text()
     assert "\n".join(table()) in page

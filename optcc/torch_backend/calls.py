@@ -1,4 +1,4 @@
-"""Which way each call of torch.distributed goes in a group of this backend. docs/torch-backend.md shows this table."""
+"""Which way each call of torch.distributed goes in a group of this backend. docs/pytorch.md shows this table."""
 
 from __future__ import annotations
 

@@ -38,16 +38,16 @@ Planner = Callable[[Cluster, int, Costs, int | None], Plan]
 Called on rank 0 alone."""
 
 GLOO = Costs(Fraction(3, 10**4), Fraction(2, 10**4))
-"""Four Gloo processes on two cores: 300 us half a round trip, 180 us a message (docs/pytorch-hook.md)."""
+"""Four Gloo processes on two cores: 300 us half a round trip, 180 us a message (docs/pytorch.md)."""
 NCCL = Costs(Fraction(3, 10**5), Fraction(0))
 """H200s of one host: 12 us from one recorded group of one small message to the next, 28 with four that are added, as in
-most rounds of a plan (docs/pytorch-hook.md)."""
+most rounds of a plan (docs/pytorch.md)."""
 
 DEPTHS = (1, 2, 4, 8, 16, 32, 64)
 """Segments that are tried where rounds are exchanged: planned times are of messages, which go when they can."""
 DEEPER = (128, 256, 512)
 """The same, for plans of few transfers: short messages fit into what NCCL buffers, and their senders are not held up.
-Four ranks over TCP, 128 MiB: 1.17 times native in 64 segments, 1.36 in 128, 1.45 in 256 (docs/pytorch-hook.md)."""
+Four ranks over TCP, 128 MiB: 1.17 times native in 64 segments, 1.36 in 128, 1.45 in 256 (docs/pytorch.md)."""
 MOST_ROWS = 2**15
 """Transfers of such a plan at most: three seconds of planning."""
 

@@ -81,7 +81,7 @@ class GroupWalk:
     """For engines that exchange in groups and order by stream (NCCL). Nothing here blocks the host.
 
     Launching a group takes the host about 200 us, which is more than many rounds take. So what has run `EAGER` times,
-    as for DDP's buckets, is recorded as a CUDA graph and replayed: 12 to 28 us a round (docs/pytorch-hook.md).
+    as for DDP's buckets, is recorded as a CUDA graph and replayed: 12 to 28 us a round (docs/pytorch.md).
     """
 
     def __init__(self, rounds: tuple[Round, ...], group: dist.ProcessGroup) -> None:
