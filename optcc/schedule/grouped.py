@@ -350,7 +350,6 @@ class GroupedExchange(Recipe):
         return list(trees(self.groups, nics, links_of(cluster, self.groups), self.apart, self.segments))
 
     def check(self, cluster: Cluster) -> None:
-        """Raise InputError unless the parameters fit each other and `cluster`."""
         super().check(cluster)
         ranks = len(cluster.ranks)
         require(
@@ -374,7 +373,6 @@ class GroupedExchange(Recipe):
         return self.trees(cluster)[-1].even * nbytes / (self.segments * nic_rate(cluster))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The groups, and the trees of chunks."""
         lines = [("groups", told_groups(cluster, self.groups))]
         if self.apart is not None:
             name = cluster.ranks[self.apart].name

@@ -953,7 +953,6 @@ class InsideServers(Recipe):
             bundle.inner.check(view(cluster, own, bundle.carry))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The recipe between servers, and where neighbours' NICs help out."""
         lines: list[tuple[str, str]] = []
         for bundle in self.bundles:
             own = gpu_groups(cluster, bundle.teams)

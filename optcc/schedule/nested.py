@@ -264,7 +264,6 @@ class NestedRings(Recipe):
             require(fits, "pace", "a section's hops due within the window's segments", self.pace)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """A line per ring, and the pipeline."""
         ranks, lines = len(self.order), []
         for m, share in self.shares:
             leaves = ", ".join(cluster.ranks[r].name for r in self.order[: ranks - m][:4])
@@ -301,7 +300,6 @@ class NestedRings(Recipe):
         return [CandidateFamily(cls.family, make, least_s=least_s) for make in makes]
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """A ring for each pattern."""
         ranks, turns = len(self.order), len(self.orderings)
         window = -(-self.window // turns) * turns
         for place, m, bounds in self._patterns(schedule.nbytes):

@@ -384,7 +384,6 @@ class StripedExchange(Recipe):
         return max((1 + (len(self.shares) - 2) * x) / min(rank.out_rate, rank.in_rate) for x, rank in loads) * nbytes
 
     def check(self, cluster: Cluster) -> None:
-        """Raise InputError unless the parameters fit each other and `cluster`."""
         super().check(cluster)
         ranks = len(cluster.ranks)
         require(ranks >= 3, "ranks", "3 or more", ranks)
@@ -399,7 +398,6 @@ class StripedExchange(Recipe):
         require(bool(full) and full[0] > 0 and len(set(full)) == 1, "shares", "equal ones of full ranks", full)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The hubs' shares, the ranks that add last, and the rounds."""
         lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {len(self.shares)}, each exchanges directly with all")]
         for r, part in self.via[:4]:
             own = f"hub of {float(self.shares[r]) * 100:.4g} %, adds last to {float(part) * 100:.4g} %"
