@@ -20,7 +20,6 @@ MOVED = {
     "optcc.rdma": "optcc.machine.rdma",
     "optcc.simulator": "optcc.simulation.simulator",
     "optcc.standby": "optcc.planner.standby",
-    "optcc.standby.planner": "optcc.planner.standby",
     "optcc.timeline": "optcc.simulation.timeline",
     "optcc.units": "optcc.values.units",
     "optcc.usage": "optcc.simulation.usage",
