@@ -342,9 +342,9 @@ def scheduled(
         (src, dst), nic = divmod(end // nics, ranks), end % nics
         route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ALL))
     length, (added, stage) = rows.stop - rows.start, (table[rows.kind] for table in (ADDED, STAGES))
-    columns = (column[order] for column in (rows.start, length, added, stage, rows.segment))
+    columns = [column[order] for column in (rows.start, length, added, stage, rows.segment)]
     which = np.array(route, np.int32)[(np.cumsum(used) - 1)[ends]]
-    return routes.schedule(nbytes, which, *columns, np.diff(ptr), on[by_on][by_waits])
+    return routes.schedule(nbytes, [which, *columns], np.diff(ptr), on[by_on][by_waits])
 
 
 Used = list[dict[int, int]]

@@ -774,9 +774,9 @@ def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:
     order = np.argsort(key, kind="stable")
     place = np.empty(base, np.int64)
     place[order] = np.arange(base)
-    columns = (column[order] for column in (route, offset, length, reduce, stage, segment, waits))
+    own = (column[order] for column in (route, offset, length, reduce, stage, segment))
     dep = place[dep[ranges((np.cumsum(waits) - waits)[order], waits[order])]]
-    return routes.schedule(nbytes, *columns, dep).replace(routes=table)
+    return routes.schedule(nbytes, own, waits[order], dep).replace(routes=table)
 
 
 def _table(cluster: Cluster, routes: Routes, ends: Ints) -> tuple[tuple[Route, ...], Ints]:

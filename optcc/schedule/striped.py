@@ -362,8 +362,8 @@ class StripedExchange(Recipe):
         pair, kinds = np.unique(moves.src * ranks + moves.dst, return_inverse=True)
         with no_collection():
             route = np.array([routes(*divmod(ends, ranks)) for ends in pair.tolist()], np.int32)
-        columns = (moves.offset, moves.length, moves.reduce, moves.stage, moves.segment)
-        return routes.schedule(nbytes, route[kinds], *columns, np.bincount(waits, minlength=len(moves)), dep)
+        columns = (route[kinds], moves.offset, moves.length, moves.reduce, moves.stage, moves.segment)
+        return routes.schedule(nbytes, columns, np.bincount(waits, minlength=len(moves)), dep)
 
     def moves(self, nbytes: int) -> Moves:
         """The transfers of `lower`, in its order, without dependencies, whatever the cluster."""
