@@ -10,8 +10,7 @@ servers, and the result is handed out over NVLink; different pieces do this at t
 So each GPU carries what it gathers, as far as its NIC allows. The rest, left over by a dead or slow NIC, goes by the
 neighbours' NICs, which NCCL calls PXN. This makes no NVLink port busier (proof id inside-servers). GPUs of equal place
 gather the same bytes on every server, so a channel stays on its rail. Where NVLink is the limit, part of the buffer
-goes between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.schedule.inside` makes bundles of
-them.
+goes between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `inside_servers` makes bundles of them.
 """
 
 from __future__ import annotations
@@ -521,7 +520,7 @@ def _turns(cells: Cells, server: int, parts: Sequence[Fraction], length: int) ->
     return begin[order], task[order]
 
 
-# From transfers between servers to transfers between their GPUs, for one channel of `optcc.schedule.inside`.
+# From transfers between servers to transfers between their GPUs, for one channel.
 #
 # The GPU that *gathers* a run gets it from the group's other GPUs over NVLink, adds it up, and gives them the result.
 # The GPU that *carries* it takes part with its NIC in the schedule between servers. If both are the same GPU, no byte
@@ -740,7 +739,7 @@ def _in_order(cells: Cells, every: Block, groups: int, width: int) -> GpuRows:
     )
 
 
-# The channels of `optcc.schedule.inside` put together: ranks for places in groups, routes, one order of all rows.
+# The channels put together: ranks for places in groups, routes, one order of all rows.
 
 
 @dataclass(frozen=True, eq=False)
@@ -1008,7 +1007,7 @@ def _down(position: Fraction) -> int:
     return int(position) // GRANULE * GRANULE
 
 
-# Bundles of `optcc.schedule.inside` from parts: gathering and carrying GPUs, and nested rings between the groups.
+# Bundles from parts: gathering and carrying GPUs, and nested rings between the groups.
 
 
 @dataclass(frozen=True)

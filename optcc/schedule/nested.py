@@ -192,7 +192,6 @@ class NestedRings(Recipe):
         any time. Without a window fast ranks run ahead, and urgent transfers queue behind theirs
     pace : 0, not written: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are
         due one after another, each hop of a section so many sections after the one before
-        (`optcc.schedule.nested`)
     """
 
     family: ClassVar[str] = "nested-rings"

@@ -2,7 +2,7 @@
 
 Direct exchange uses NICs of one rate, their pace: the rate by which the bound would be least. Slower NICs are left idle
 like dead ones, on many servers a small loss. Of P servers with n NICs each, one NIC at half of its rate is 1/(2 n P) of
-the total rate. Where that is too much, NICs count as several lanes (`optcc.schedule.nics`).
+the total rate. Where that is too much, NICs count as several lanes (`in_lanes`).
 """
 
 from __future__ import annotations
