@@ -270,7 +270,7 @@ def test_lanes_out_of_range(lanes: int) -> None:
 
 
 def with_dead(servers: int, nics: int = 8, dead: int = 0) -> Cluster:
-    cluster = Cluster.with_dead(servers=servers, nics=nics, rate=RATE)
+    cluster = Cluster.uniform(servers=servers, nics=nics, rate=RATE)
     for nic in range(dead):
         cluster = cluster.degrade(f"server1/nic{nic}")
     return cluster
