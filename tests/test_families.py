@@ -203,7 +203,8 @@ def held(families: tuple[str, ...], fitting: st.SearchStrategy[Cluster], *, most
         except InfeasibleError:
             return
         # Chunks that cost that much: the planner's own steps and rounds are few, and are found soon.
-        families_here = candidate_families(cluster, bound, alpha=Fraction(1, 10**6), per_chunk=bound.seconds / 50)
+        costs = {"alpha": Fraction(1, 10**6), "per_chunk": bound.seconds / 50}
+        families_here = [*candidate_families(cluster, bound, **costs)]
         for family in wanted:
             for plan, schedule in made(family, cluster, bound, segments, families_here):
                 hold(plan, schedule)

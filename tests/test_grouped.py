@@ -16,7 +16,7 @@ from optcc.errors import InputError
 from optcc.planner.search import candidate_families
 from optcc.schedule import grouped
 from optcc.schedule.columns import Schedule
-from optcc.schedule.grouped import GroupedExchange, in_steps, links_of, nics_of
+from optcc.schedule.grouped import GroupedExchange, GroupSteps, links_of, nics_of
 from optcc.schedule.recipe import CandidateFamily, Costs
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
@@ -113,7 +113,7 @@ def in_each_step(cluster: Cluster, recipe: GroupedExchange) -> tuple[Counter[tup
     """How often each NIC, and each uplink, is used in a step, each way; steps."""
     links = links_of(cluster, recipe.groups)
     parents = [tree.parents for tree in recipe.trees(cluster)]
-    moves = in_steps(parents, recipe.groups, nics_of(cluster), links, recipe.apart)
+    moves = GroupSteps(parents, recipe.groups, nics_of(cluster), links, recipe.apart).found
     found: Counter[tuple[object, ...]] = Counter()
     for move in moves:
         found.update([("nic", move.step, move.src, move.rail, "out"), ("nic", move.step, move.dst, move.rail, "in")])

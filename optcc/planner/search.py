@@ -10,7 +10,7 @@ come in the order of what they take at least; one that cannot be faster than wha
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -63,11 +63,12 @@ def candidate_families(
     alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
     family: str | None = None,
-) -> list[CandidateFamily]:
-    """What the families, or one of them, offer for the cluster, the default one first. Making a recipe may find that
-    there is none."""
-    costs, kinds = Costs(alpha, per_chunk), [kind for name, kind in FAMILIES.items() if family in (None, name)]
-    return [offer for kind in kinds for offer in kind.candidates(cluster, bound, costs)]
+) -> Iterator[CandidateFamily]:
+    """What the families, or one of them, offer for the cluster, the default one first; a family is asked when it is its
+    turn. Making a recipe may find that there is none."""
+    for name, kind in FAMILIES.items():
+        if family in (None, name):
+            yield from kind.candidates(cluster, bound, Costs(alpha, per_chunk))
 
 
 def merged_nics(cluster: Cluster) -> Cluster:
@@ -150,7 +151,7 @@ def suited(name: str, cluster: Cluster, bound: Bound, *, alpha: Fraction, per_ch
 
 
 def candidates(
-    offered: list[CandidateFamily],
+    offered: Iterable[CandidateFamily],
     cluster: Cluster,
     bound: Bound,
     *,
@@ -234,14 +235,16 @@ def choose(
     Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
     told what is tried, such as "trees, 12 segments".
     """
-    offered = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk, family=family)
-    if family is not None and not offered:
+    offered: Iterable[CandidateFamily] = candidate_families(
+        cluster, bound, alpha=alpha, per_chunk=per_chunk, family=family
+    )
+    if family is not None and not (offered := list(offered)):
         others = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk)
         names = ", ".join(dict.fromkeys(offer.name for offer in others))
         what = "a family for other clusters" if family in FAMILIES else "no such family"
         raise InputError(what, where="--family", expected=f"one of {names}", got=family)
     if progress is not None:
-        offered = [_telling(offer, progress) for offer in offered]
+        offered = (_telling(offer, progress) for offer in offered)
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
         return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk, kept=kept)[0].recipe
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)

@@ -1,9 +1,9 @@
 """A planner that is told of events: NICs that fail, slow down and come back; every answer is a plan for what is left.
 
 What takes long is decided before the event: a table holds the recipe for every shape that the next failures can make
-(`upcoming`). Everything that depends on the NIC is filled in at the event: the bound with its
-certificate, the order of ranks, the shares of nested rings. All have closed forms
-(`optcc.theory.group_counts`). Nothing is simulated or lowered then.
+(`upcoming`). Everything that depends on the NIC is filled in at the event: the bound with its certificate, the order of
+ranks, the shares of nested rings. All have closed forms (`optcc.theory.group_counts`). Nothing is simulated or lowered
+then.
 """
 
 from __future__ import annotations
@@ -116,10 +116,28 @@ class Places:
 
 @dataclass(frozen=True)
 class State:
-    """The cluster after `events` events."""
+    """The cluster after `events` events, and its counts where bounds and rings have a closed form."""
 
     cluster: Cluster
     events: int = 0
+    counts: GroupCounts | None = None
+
+    @classmethod
+    def of(cls, cluster: Cluster) -> State:
+        """Before any event. Of servers as ranks on one non-blocking fabric the bound is the largest of four terms, and
+        nested rings have shares."""
+        closed = cluster.fabric.flat and not cluster.gpu_ranks and len(cluster.servers) > 1
+        return cls(cluster, counts=GroupCounts.of(cluster) if closed else None)
+
+    @cached_property
+    def key(self) -> Hashable:
+        """Of the table: equal for clusters that need the same decision."""
+        return self.deviations if self.counts is None else (self.counts.key, self.shared)
+
+    @property
+    def possible(self) -> bool:
+        """No server is cut off; without counts the planner has to find that out."""
+        return self.counts is None or self.counts.levels[0][0] > 0
 
     @cached_property
     def deviations(self) -> frozenset[tuple[str, Fraction, Fraction]]:
@@ -153,7 +171,9 @@ class State:
             # The very same object: what is as it was is found by identity.
             changed = replace(changed, servers=(*changed.servers[:s], pristine.servers[s], *changed.servers[s + 1 :]))
         same = all(now is was for now, was in zip(changed.servers, pristine.servers, strict=True))
-        return State(pristine if same else replace(changed, pristine=pristine), self.events + 1)
+        cluster = pristine if same else replace(changed, pristine=pristine)
+        counts = self.counts and self.counts.moved(s, self.cluster.servers[s], cluster.servers[s])
+        return State(cluster, self.events + 1, counts)
 
 
 def limited(nic: Nic, rate: Fraction) -> Nic:
@@ -186,53 +206,15 @@ def rate_of(rate: Rate, nic: str, whole: Nic) -> Fraction:
     return value
 
 
-# Which states may come next, each shape of them once.
-
-
-def closed_form(cluster: Cluster) -> bool:
-    """Servers as ranks on one non-blocking fabric: the bound is the largest of four terms, nested rings have shares."""
-    return cluster.fabric.flat and not cluster.gpu_ranks and len(cluster.servers) > 1
-
-
-@dataclass(frozen=True)
-class Now:
-    """A state and, in the closed form, its counts."""
-
-    state: State
-    counts: GroupCounts | None
-
-    @classmethod
-    def of(cls, cluster: Cluster) -> Now:
-        """Before any event."""
-        return cls(State(cluster), GroupCounts.of(cluster) if closed_form(cluster) else None)
-
-    @cached_property
-    def key(self) -> Hashable:
-        """Of the table: equal for clusters that need the same decision."""
-        return self.state.deviations if self.counts is None else (self.counts.key, self.state.shared)
-
-    @property
-    def possible(self) -> bool:
-        """No server is cut off; outside the closed form the planner has to find that out."""
-        return self.counts is None or self.counts.levels[0][0] > 0
-
-    def after(self, place: tuple[int, int], rate: Fraction | None) -> Now:
-        state = self.state.after(place, rate)
-        if self.counts is None:
-            return Now(state, None)
-        old, new = self.state.cluster.servers[place[0]], state.cluster.servers[place[0]]
-        return Now(state, self.counts.moved(place[0], old, new))
-
-
-def upcoming(now: Now, places: Places, *, lookahead: int, lefts: Sequence[Fraction], most: int) -> list[Now]:
+def upcoming(now: State, places: Places, *, lookahead: int, lefts: Sequence[Fraction], most: int) -> list[State]:
     """`now`, what repairs make of it, then every single failure, then every second one, to `lookahead` in a row.
 
     A failure leaves a NIC one of the fractions `lefts` of its rate. In the closed form every shape comes once,
     elsewhere every NIC does and only the next failure is looked at. At most `most` states.
     """
-    found: dict[Hashable, Now] = {}
+    found: dict[Hashable, State] = {}
 
-    def add(states: Iterator[Now]) -> list[Now]:
+    def add(states: Iterator[State]) -> list[State]:
         new = []
         for state in states:
             if len(found) < most and state.possible and state.key not in found:
@@ -241,15 +223,15 @@ def upcoming(now: Now, places: Places, *, lookahead: int, lefts: Sequence[Fracti
         return new
 
     edge = add(iter([now]))
-    add(now.after(places[nic], None) for nic, _, _ in sorted(now.state.deviations))
+    add(now.after(places[nic], None) for nic, _, _ in sorted(now.deviations))
     for _ in range(lookahead if now.counts is not None else min(lookahead, 1)):
         edge = add(failed for state in edge for failed in _failures(state, lefts))
     return list(found.values())
 
 
-def _failures(now: Now, lefts: Sequence[Fraction]) -> Iterator[Now]:
+def _failures(now: State, lefts: Sequence[Fraction]) -> Iterator[State]:
     """One more failure: in the closed form at the first server of each group only."""
-    cluster = now.state.cluster
+    cluster = now.cluster
     servers = range(len(cluster.servers)) if now.counts is None else sorted(m[0] for m in now.counts.groups.values())
     for s in servers:
         for i, (nic, whole) in enumerate(zip(cluster.servers[s].nics, cluster.fault_free.servers[s].nics, strict=True)):
@@ -332,10 +314,10 @@ class Decisions:
     ) -> None:
         self._sizes, self._costs, self._table, self._lock, self._compute = sizes, costs, table, lock, compute
 
-    def plan(self, now: Now, size: int, fault_free_s: Fraction, before: Recipe | None) -> tuple[Plan, Basis]:
+    def plan(self, now: State, size: int, fault_free_s: Fraction, before: Recipe | None) -> tuple[Plan, Basis]:
         """The plan of state `now`; `before` is what the last state had. Raises InfeasibleError where a server is cut
         off."""
-        cluster, counts = now.state.cluster, now.counts
+        cluster, counts = now.cluster, now.counts
         with self._lock:
             entry = self._table.get(now.key)
         if counts is None and entry is not None:
@@ -348,10 +330,10 @@ class Decisions:
         return self._whole(now, size, None)
 
     def _offers(
-        self, now: Now, bound: Bound, entry: Entry | None, before: Recipe | None
+        self, now: State, bound: Bound, entry: Entry | None, before: Recipe | None
     ) -> Iterator[tuple[Recipe | None, Basis]]:
         """What needs no planning now, the best first."""
-        cluster, counts = now.state.cluster, now.counts
+        cluster, counts = now.cluster, now.counts
         if counts is not None and self._at_bound(counts, bound, NEARLY - 1 if entry is None else LARGEST_GAP):
             depth = default_segments(bound.nbytes, counts.ranks)
             yield rings_in_order(counts.order, counts.shares(), depth), Basis.CLOSED_FORM
@@ -363,16 +345,16 @@ class Decisions:
             for family in FAMILIES.values():
                 yield family.at_once(cluster, bound, self._costs), Basis.NEAREST
 
-    def _whole(self, now: Now, size: int, entry: Entry | None) -> tuple[Plan, Basis]:
+    def _whole(self, now: State, size: int, entry: Entry | None) -> tuple[Plan, Basis]:
         """By the table, or by the whole planner."""
         basis = Basis.PREPARED if entry is not None else Basis.SOLVED
         if entry is None:
             entry = self.decide(now, urgent=True)
         if size not in entry.plans:
-            lower_bound(now.state.cluster, size)  # which says who is cut off
+            lower_bound(now.cluster, size)  # which says who is cut off
             raise InfeasibleError("no AllReduce is possible", where="cluster", expected="one that has a schedule")
         # The key tells rates, not the way they came about: `pristine` is the planner's own.
-        return replace(entry.plans[size], cluster=now.state.cluster), basis
+        return replace(entry.plans[size], cluster=now.cluster), basis
 
     @property
     def free(self) -> bool:
@@ -383,20 +365,20 @@ class Decisions:
         """Whether nested rings are what the planner takes without trying anything (`optcc.planner.search.choose`)."""
         return self.free and counts.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
 
-    def missing(self, now: Now) -> bool:
+    def missing(self, now: State) -> bool:
         """Whether the planner has yet to run for this shape."""
         if now.counts is not None:
             if not now.possible:
                 return False
-            bound = now.counts.bound(now.state.cluster, self._sizes[0], Fraction(0))
+            bound = now.counts.bound(now.cluster, self._sizes[0], Fraction(0))
             if self._at_bound(now.counts, bound, LARGEST_GAP):
                 return False
         with self._lock:
             return now.key not in self._table
 
-    def decide(self, now: Now, *, urgent: bool = False) -> Entry:
+    def decide(self, now: State, *, urgent: bool = False) -> Entry:
         """Run the whole planner for this shape, and keep what it gives."""
-        task = (now.state.cluster, self._sizes, self._costs.alpha, self._costs.per_chunk)
+        task = (now.cluster, self._sizes, self._costs.alpha, self._costs.per_chunk)
         entry = Entry(self._compute(solve, *task, urgent=urgent), now.counts)
         with self._lock:
             self._table.put(now.key, entry)
@@ -467,8 +449,8 @@ class Planner:
         self._places = Places.of(cluster)
         self._table = Table(_in_range(keep, 1, 10**6, "keep"))
         self._lock = threading.Lock()
-        self._now = Now.of(cluster)
-        self._wanted: tuple[Now | None, list[Now]] = (None, [])
+        self._now = State.of(cluster)
+        self._wanted: tuple[State | None, list[State]] = (None, [])
         self._failed: set[Hashable] = set()  # shapes that could not be decided since the last event
         self._background = Background(self._step, background, limit_s, urgent)
         self._decisions = Decisions(
@@ -499,7 +481,7 @@ class Planner:
 
         def parsed(place: tuple[int, int]) -> Fraction:
             s, i = place
-            return rate_of(rate, nic, self._now.state.cluster.fault_free.servers[s].nics[i])
+            return rate_of(rate, nic, self._now.cluster.fault_free.servers[s].nics[i])
 
         return self._event(nic, parsed)
 
@@ -534,7 +516,7 @@ class Planner:
         """The plans for the present state: the last event's, or better ones that were decided since."""
         with self._lock:
             now, answer, known = self._now, self._answer, self._now.key in self._table
-        if answer.event == now.state.events and not (answer.basis is Basis.NEAREST and known):
+        if answer.event == now.events and not (answer.basis is Basis.NEAREST and known):
             return answer
         answer = self._answer_to(now, time.perf_counter(), answer.plans)
         with self._lock:
@@ -546,13 +528,13 @@ class Planner:
     def cluster(self) -> Cluster:
         """The cluster as it is, after all events, also where it has no AllReduce."""
         with self._lock:
-            return self._now.state.cluster
+            return self._now.cluster
 
     @property
     def events(self) -> int:
         """How many events there have been."""
         with self._lock:
-            return self._now.state.events
+            return self._now.events
 
     def plan(self, nbytes: Quantity) -> Plan:
         """For any size, at the present state, with the recipe of the least of `sizes` that holds it, or of the largest.
@@ -567,13 +549,13 @@ class Planner:
         found = self.current.plans[bucket]
         with self._lock:
             now = self._now
-        if now.counts is None or now.state.cluster is not found.cluster:  # or an event came in between
+        if now.counts is None or now.cluster is not found.cluster:  # or an event came in between
             bound = lower_bound(found.cluster, nbytes)
         else:
             bound = now.counts.bound(found.cluster, nbytes, self._fault_free_s[0] * nbytes / self.sizes[0])
         return Plan(found.cluster, bound, found.recipe)
 
-    def _answer_to(self, now: Now, start: float, before: Mapping[int, Plan]) -> Replanned:
+    def _answer_to(self, now: State, start: float, before: Mapping[int, Plan]) -> Replanned:
         plans: dict[int, Plan] = {}
         bases: set[Basis] = set()
         for size, fault_free_s in zip(self.sizes, self._fault_free_s, strict=True):
@@ -581,7 +563,7 @@ class Planner:
             plans[size], basis = self._decisions.plan(now, size, fault_free_s, last)
             bases.add(basis)
         worst = max(bases, key=list(Basis).index)
-        return Replanned(now.state.events, now.state.cluster, plans, worst, time.perf_counter() - start)
+        return Replanned(now.events, now.cluster, plans, worst, time.perf_counter() - start)
 
     # Preparation
 
@@ -627,7 +609,7 @@ class Planner:
             raise SkippedError("a shape that cannot be decided") from error
         return True
 
-    def _upcoming(self) -> list[Now]:
+    def _upcoming(self) -> list[State]:
         with self._lock:
             now, (of, wanted) = self._now, self._wanted
         if of is not now:

@@ -119,7 +119,7 @@ def assemble(
     waits, dep = place[c["waits"]][kept], place[c["dep"]][kept]
     by_row = np.lexsort((dep, waits))
     own = (c[name][order] for name in ("route", "offset", "length", "reduce", "stage", "segment"))
-    return routes.schedule(nbytes, *own, np.bincount(waits, minlength=len(order)), dep[by_row])
+    return routes.schedule(nbytes, own, np.bincount(waits, minlength=len(order)), dep[by_row])
 
 
 # Rows of a section that goes along a chain of ranks: what rings, nested rings and the published schemes share.

@@ -160,7 +160,6 @@ class R2cc(Recipe):
         require(0 < self.tail < 1, "tail", "above 0, below 1", self.tail)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """Both stages and the pipeline."""
         name = cluster.ranks[self.weak].name
         return [
             ("stage 1", f"{float(1 - self.tail) * 100:.4g} % in a ring of all, the rest in a ring without {name}"),
@@ -169,7 +168,6 @@ class R2cc(Recipe):
         ]
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """The ring of all, and the one without its leaf."""
         start = granule((1 - self.tail) * schedule.nbytes, schedule.nbytes)
         healthy = [r for r in range(schedule.ranks) if r != self.weak]
         whole = segment_bounds(0, start, self.segments, schedule.ranks).tolist()
@@ -336,7 +334,6 @@ class OptccPaper(Recipe):
         require_channels(self.channels, cluster)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The two rings and the pipeline."""
         name = cluster.ranks[self.weak].name
         return [
             ("share", f"{float(self.nested) * 100:.4g} % in patterns A B C D around {name}, the rest in a ring of all"),

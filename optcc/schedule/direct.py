@@ -342,9 +342,9 @@ def scheduled(
         (src, dst), nic = divmod(end // nics, ranks), end % nics
         route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ALL))
     length, (added, stage) = rows.stop - rows.start, (table[rows.kind] for table in (ADDED, STAGES))
-    columns = (column[order] for column in (rows.start, length, added, stage, rows.segment))
+    columns = [column[order] for column in (rows.start, length, added, stage, rows.segment)]
     which = np.array(route, np.int32)[(np.cumsum(used) - 1)[ends]]
-    return routes.schedule(nbytes, which, *columns, np.diff(ptr), on[by_on][by_waits])
+    return routes.schedule(nbytes, [which, *columns], np.diff(ptr), on[by_on][by_waits])
 
 
 Used = list[dict[int, int]]
@@ -559,7 +559,6 @@ class NoneStarves(Finder):
         return Form(recipe, _near(about, 1, most, len(used) * (len(used) - 1)), cluster)
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
-        """The number of rounds."""
         return [("rounds", f"{recipe.segments}; one NIC for each transfer")]
 
 
@@ -1055,7 +1054,6 @@ class OneStarves(Finder):
         return Form(recipe, _near(about, 2, most, chunks), cluster)
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
-        """Who starves, and the steps."""
         name = cluster.ranks[hub_parts(cluster, recipe.last).starving].name
         grown = f"the first each {float(recipe.growth):.4g} times the one before"
         return [
@@ -1332,7 +1330,6 @@ class SeveralStarve(Finder):
         return Form(recipe, _near(_root(bound, costs) + more, 2, most, 2 * sum(map(len, used))), cluster)
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
-        """Who starves, and the steps."""
         names = " and ".join(cluster.ranks[rank].name for rank in _slow(cluster))
         grown = ""
         if recipe.growing:
@@ -1448,7 +1445,6 @@ class DirectExchange(Recipe):
             return scheduled(rows, dependencies(rows, after), ports, routes, nbytes, ordered=True, held=held)
 
     def check(self, cluster: Cluster) -> None:
-        """Raise InputError unless the parameters fit each other and `cluster`."""
         super().check(cluster)
         cluster = in_lanes(cluster, self.lanes)
         finder = FINDERS[self.steps]
@@ -1476,7 +1472,6 @@ class DirectExchange(Recipe):
         return max(max(works) * nbytes, direct_uplink_s(cluster, shares, nbytes))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The hubs' shares, and the steps."""
         finder, laned = FINDERS[self.steps], in_lanes(cluster, self.lanes)
         kinds = sorted(Counter(finder.shares(laned)).items(), reverse=True)
         parts = ", ".join(f"{count} of {100 * float(share):.4g} %" for share, count in kinds if share)

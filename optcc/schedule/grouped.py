@@ -6,7 +6,7 @@ exchange among all. But a chunk is gathered from S-1 + G-1 others instead of P-1
 far fewer chunks where there are many servers. Where pods are the groups, their uplinks carry the data once each way, as
 the bound demands.
 
-The route of a chunk is a tree (`trees`), the time of each transfer is found in steps (`in_steps`). A plan
+The route of a chunk is a tree (`trees`), the time of each transfer is found in steps (`GroupSteps`). A plan
 holds the groups and the number of chunks; the rest follows from the cluster.
 """
 
@@ -169,25 +169,15 @@ class GroupMove(NamedTuple):
     down: bool
 
 
-def in_steps(
-    trees: Sequence[Sequence[int]],
-    groups: Sequence[int],
-    used: Sequence[Iterable[int]],
-    uplinks: Sequence[Fraction | None],
-    apart: int | None,
-) -> list[GroupMove]:
-    """All transfers, in order of steps.
+class GroupSteps:
+    """All transfers, in order of steps: `found`. On the way, the ready ones between each two ranks, the first due
+    first.
 
     trees : of each chunk, towards whom each rank sends its sum, the last one -1; groups : of each rank its group, 0 to
     G-1; used : of each rank the rails that it serves, any two ranks one in common; uplinks : of each group, how many
     chunks cross its border at a time, each way, None: any number; apart : the rank that adds last of all to the first
     half of the chunks, None: there is none
     """
-    return _Steps(trees, groups, used, uplinks, apart).found
-
-
-class _Steps:
-    """The ready transfers between each two ranks, the first one due first."""
 
     def __init__(
         self,
@@ -331,7 +321,7 @@ class GroupedExchange(Recipe):
             used, routes = nics_of(cluster), Routes(cluster)
             links = links_of(cluster, self.groups)
             parents = [tree.parents for tree in self.trees(cluster)]
-            moves = in_steps(parents, self.groups, used, links, self.apart)
+            moves = GroupSteps(parents, self.groups, used, links, self.apart).found
             cuts = even_cuts(0, nbytes, self.segments).tolist()
             kept = [move for move in moves if cuts[move.chunk] < cuts[move.chunk + 1]]
             kinds = Kind.RAW, Kind.RESULT
@@ -349,7 +339,6 @@ class GroupedExchange(Recipe):
         return list(trees(self.groups, nics, links_of(cluster, self.groups), self.apart, self.segments))
 
     def check(self, cluster: Cluster) -> None:
-        """Raise InputError unless the parameters fit each other and `cluster`."""
         super().check(cluster)
         ranks = len(cluster.ranks)
         require(
@@ -373,7 +362,6 @@ class GroupedExchange(Recipe):
         return self.trees(cluster)[-1].even * nbytes / (self.segments * nic_rate(cluster))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The groups, and the trees of chunks."""
         lines = [("groups", told_groups(cluster, self.groups))]
         if self.apart is not None:
             name = cluster.ranks[self.apart].name

@@ -10,8 +10,7 @@ servers, and the result is handed out over NVLink; different pieces do this at t
 So each GPU carries what it gathers, as far as its NIC allows. The rest, left over by a dead or slow NIC, goes by the
 neighbours' NICs, which NCCL calls PXN. This makes no NVLink port busier (proof id inside-servers). GPUs of equal place
 gather the same bytes on every server, so a channel stays on its rail. Where NVLink is the limit, part of the buffer
-goes between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.schedule.inside` makes bundles of
-them.
+goes between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `inside_servers` makes bundles of them.
 """
 
 from __future__ import annotations
@@ -520,7 +519,7 @@ def _turns(cells: Cells, server: int, parts: Sequence[Fraction], length: int) ->
     return begin[order], task[order]
 
 
-# From transfers between servers to transfers between their GPUs, for one channel of `optcc.schedule.inside`.
+# From transfers between servers to transfers between their GPUs, for one channel.
 #
 # The GPU that *gathers* a run gets it from the group's other GPUs over NVLink, adds it up, and gives them the result.
 # The GPU that *carries* it takes part with its NIC in the schedule between servers. If both are the same GPU, no byte
@@ -739,7 +738,7 @@ def _in_order(cells: Cells, every: Block, groups: int, width: int) -> GpuRows:
     )
 
 
-# The channels of `optcc.schedule.inside` put together: ranks for places in groups, routes, one order of all rows.
+# The channels put together: ranks for places in groups, routes, one order of all rows.
 
 
 @dataclass(frozen=True, eq=False)
@@ -773,9 +772,9 @@ def join(cluster: Cluster, nbytes: int, parts: Sequence[Placed]) -> Schedule:
     order = np.argsort(key, kind="stable")
     place = np.empty(base, np.int64)
     place[order] = np.arange(base)
-    columns = (column[order] for column in (route, offset, length, reduce, stage, segment, waits))
+    own = (column[order] for column in (route, offset, length, reduce, stage, segment))
     dep = place[dep[ranges((np.cumsum(waits) - waits)[order], waits[order])]]
-    return routes.schedule(nbytes, *columns, dep).replace(routes=table)
+    return routes.schedule(nbytes, own, waits[order], dep).replace(routes=table)
 
 
 def _table(cluster: Cluster, routes: Routes, ends: Ints) -> tuple[tuple[Route, ...], Ints]:
@@ -952,7 +951,6 @@ class InsideServers(Recipe):
             bundle.inner.check(view(cluster, own, bundle.carry))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The recipe between servers, and where neighbours' NICs help out."""
         lines: list[tuple[str, str]] = []
         for bundle in self.bundles:
             own = gpu_groups(cluster, bundle.teams)
@@ -1008,7 +1006,7 @@ def _down(position: Fraction) -> int:
     return int(position) // GRANULE * GRANULE
 
 
-# Bundles of `optcc.schedule.inside` from parts: gathering and carrying GPUs, and nested rings between the groups.
+# Bundles from parts: gathering and carrying GPUs, and nested rings between the groups.
 
 
 @dataclass(frozen=True)

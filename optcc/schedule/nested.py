@@ -191,7 +191,6 @@ class NestedRings(Recipe):
         any time. Without a window fast ranks run ahead, and urgent transfers queue behind theirs
     pace : 0, not written: ports serve an earlier segment first, and of one segment an earlier hop. Above: sections are
         due one after another, each hop of a section so many sections after the one before
-        (`optcc.schedule.nested`)
     """
 
     family: ClassVar[str] = "nested-rings"
@@ -263,7 +262,6 @@ class NestedRings(Recipe):
             require(fits, "pace", "a section's hops due within the window's segments", self.pace)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """A line per ring, and the pipeline."""
         ranks, lines = len(self.order), []
         for m, share in self.shares:
             leaves = ", ".join(cluster.ranks[r].name for r in self.order[: ranks - m][:4])
@@ -300,7 +298,6 @@ class NestedRings(Recipe):
         return [CandidateFamily(cls.family, make, least_s=least_s) for make in makes]
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """A ring for each pattern."""
         ranks, turns = len(self.order), len(self.orderings)
         window = -(-self.window // turns) * turns
         for place, m, bounds in self._patterns(schedule.nbytes):

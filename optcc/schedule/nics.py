@@ -2,7 +2,7 @@
 
 Direct exchange uses NICs of one rate, their pace: the rate by which the bound would be least. Slower NICs are left idle
 like dead ones, on many servers a small loss. Of P servers with n NICs each, one NIC at half of its rate is 1/(2 n P) of
-the total rate. Where that is too much, NICs count as several lanes (`optcc.schedule.nics`).
+the total rate. Where that is too much, NICs count as several lanes (`in_lanes`).
 """
 
 from __future__ import annotations
@@ -54,14 +54,17 @@ def nic_rate(cluster: Cluster) -> Fraction:
 
 
 @lru_cache(maxsize=1024)
-def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...]) -> Fraction:
-    """kinds : (rates of NICs, number of such ranks)"""
+def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], count: int = 1) -> Fraction:
+    """The rate of NICs, or of `count` lanes of each, 1/`count` of some NIC's, by which the bound of all is least.
+
+    kinds : (rates of NICs, number of such servers)
+    """
     found: list[tuple[Fraction, Fraction]] = []
-    for pace in sorted({rate for nics, _ in kinds for rate in nics} - {Fraction(0)}, reverse=True):
-        used = [(sum(rate >= pace for rate in nics), count) for nics, count in kinds]
-        if min(n for n, _ in used):
-            found.append((bound_of(used) / pace, pace))  # seconds for each byte
-    return min(found, key=lambda each: each[0])[1] if found else Fraction(0)
+    for whole in sorted({rate for nics, _ in kinds for rate in nics} - {Fraction(0)}, reverse=True):
+        used = [(sum(min(count, int(rate * count / whole)) for rate in nics), servers) for nics, servers in kinds]
+        if min(lanes for lanes, _ in used):
+            found.append((bound_of(used) / whole, whole))
+    return min(found, key=lambda each: each[0])[1] / count if found else Fraction(0)
 
 
 def bound_of(used: Sequence[tuple[int, int]]) -> Fraction:
@@ -202,26 +205,12 @@ def in_lanes(cluster: Cluster, count: int) -> Cluster:
         return cluster
     kinds = {id(server.nics): server.nics for server in cluster.servers}  # most servers share theirs
     servers = Counter(id(server.nics) for server in cluster.servers)
-    pace = _lane_pace(tuple((tuple(map(speed, nics)), servers[kind]) for kind, nics in kinds.items()), count)
+    pace = _pace(tuple((tuple(map(speed, nics)), servers[kind]) for kind, nics in kinds.items()), count)
     found = {
         kind: tuple(_lane(nic, place, lane, count, pace) for place, nic in enumerate(nics) for lane in range(count))
         for kind, nics in kinds.items()
     }
     return replace(cluster, servers=tuple(replace(s, nics=found[id(s.nics)]) for s in cluster.servers), pristine=None)
-
-
-@lru_cache(maxsize=1024)
-def _lane_pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], count: int) -> Fraction:
-    """The rate of lanes, 1/`count` of some NIC's, by which the bound of all lanes is least.
-
-    kinds : (rates of NICs, number of such servers)
-    """
-    found: list[tuple[Fraction, Fraction]] = []
-    for whole in sorted({rate for nics, _ in kinds for rate in nics} - {Fraction(0)}, reverse=True):
-        used = [(sum(min(count, int(rate * count / whole)) for rate in nics), servers) for nics, servers in kinds]
-        if min(lanes for lanes, _ in used):
-            found.append((bound_of(used) / whole, whole))
-    return min(found, key=lambda each: each[0])[1] / count if found else Fraction(0)
 
 
 def _lane(nic: Nic, place: int, lane: int, count: int, pace: Fraction) -> Nic:

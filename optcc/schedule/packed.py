@@ -246,7 +246,6 @@ class PackedTrees(Recipe):
                     arc.route(routes)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """How many trees, how deep, where their roots are, and the pipeline."""
         if not self.trees:
             return [("trees", "none: a single rank has nothing to send")]
         hops = [tree.hops for tree in self.trees]
@@ -297,7 +296,6 @@ class PackedTrees(Recipe):
         return PackedTrees(found, segments)
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """A tree for each pair."""
         return tree_channels(schedule, self.under_way)
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> PackedTrees:

@@ -197,7 +197,7 @@ class Recipe(ABC):
         return True
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """What goes one way through the ranks, for other libraries (`optcc.schedule.recipe`).
+        """What goes one way through the ranks, for other libraries: channels, as of `ring_channel` and `tree_channels`.
 
         schedule : what it lowers to
 

@@ -156,7 +156,6 @@ class PlainRing(Recipe):
             way(rank, (rank + 1) % ranks)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The ring, what its NICs carry, and the pipeline."""
         carries = {
             NicSpread.EQUAL: "equal parts on every live NIC",
             NicSpread.RATE: "parts by rate on every live NIC",
@@ -166,6 +165,5 @@ class PlainRing(Recipe):
         return [("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"), ("segments", f"{self.segments}")]
 
     def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """The ring."""
         bounds = segment_bounds(0, schedule.nbytes, self.segments, schedule.ranks).tolist()
         return [ring_channel(range(schedule.ranks), (), [(g, PLAIN, cuts) for g, cuts in enumerate(bounds)])]

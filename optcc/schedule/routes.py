@@ -5,7 +5,7 @@ the fabric's limits; NVLink between the GPUs of one server.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -101,33 +101,25 @@ class Routes:
         index = self._index.get((src, dst))
         return self._add((src, dst), src, dst, self._shared_out(src, dst)) if index is None else index
 
-    def schedule(
-        self,
-        nbytes: int,
-        route: Column,
-        offset: Column,
-        length: Column,
-        reduce: Column,
-        stage: Column,
-        segment: Column,
-        waits: Column,
-        dep: Column,
-    ) -> Schedule:
-        """The schedule of these columns over the routes made so far; `waits` : of each row, how many rows it waits for;
-        `dep` : these rows, row after row."""
+    def schedule(self, nbytes: int, columns: Iterable[Column], waits: Column, dep: Column) -> Schedule:
+        """The schedule of these columns, `route` to `segment` as in `Schedule`, over the routes made so far.
+
+        waits : of each row, how many rows it waits for; dep : these rows, row after row
+        """
+        route, offset, length, reduce, stage, segment = columns
         return Schedule(
             ranks=len(self._ranks),
             nbytes=nbytes,
             ports=self.ports,
             routes=tuple(self.table),
-            route=np.asarray(route, np.int32),
-            offset=np.asarray(offset, np.int64),
-            length=np.asarray(length, np.int64),
-            reduce=np.asarray(reduce, np.bool_),
-            stage=np.asarray(stage, np.uint8),
-            segment=np.asarray(segment, np.int32),
+            route=np.ascontiguousarray(route, np.int32),
+            offset=np.ascontiguousarray(offset, np.int64),
+            length=np.ascontiguousarray(length, np.int64),
+            reduce=np.ascontiguousarray(reduce, np.bool_),
+            stage=np.ascontiguousarray(stage, np.uint8),
+            segment=np.ascontiguousarray(segment, np.int32),
             dep_ptr=np.concatenate(([0], np.cumsum(waits, dtype=np.int64))).astype(np.int64),
-            dep_idx=np.asarray(dep, np.int64),
+            dep_idx=np.ascontiguousarray(dep, np.int64),
             links=self.links,
         )
 

@@ -80,8 +80,9 @@ def _parent(place: int) -> int:
 def _schedule(cluster: Cluster, nbytes: int, rows: Sequence[_Row]) -> Schedule:
     """The columns, by the cluster's own routes. Rows without bytes must not be there."""
     routes = Routes(cluster)
-    route = np.array([routes(row.src, row.dst) for row in rows], np.int32)
-    counts = [len(row.deps) for row in rows]
     stage = Stage.REDUCE_SCATTER, Stage.ALLGATHER
-    columns = list(zip(*[(row.offset, row.length, row.reduce, stage[not row.reduce], 0) for row in rows], strict=True))
-    return routes.schedule(nbytes, route, *columns or [[]] * 5, counts, [dep for row in rows for dep in row.deps])
+    columns = np.array(
+        [(routes(r.src, r.dst), r.offset, r.length, r.reduce, stage[not r.reduce], 0) for r in rows], np.int64
+    )
+    counts, deps = [len(row.deps) for row in rows], [dep for row in rows for dep in row.deps]
+    return routes.schedule(nbytes, columns.reshape(-1, 6).T, counts, deps)

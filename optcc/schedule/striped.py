@@ -362,8 +362,8 @@ class StripedExchange(Recipe):
         pair, kinds = np.unique(moves.src * ranks + moves.dst, return_inverse=True)
         with no_collection():
             route = np.array([routes(*divmod(ends, ranks)) for ends in pair.tolist()], np.int32)
-        columns = (moves.offset, moves.length, moves.reduce, moves.stage, moves.segment)
-        return routes.schedule(nbytes, route[kinds], *columns, np.bincount(waits, minlength=len(moves)), dep)
+        columns = (route[kinds], moves.offset, moves.length, moves.reduce, moves.stage, moves.segment)
+        return routes.schedule(nbytes, columns, np.bincount(waits, minlength=len(moves)), dep)
 
     def moves(self, nbytes: int) -> Moves:
         """The transfers of `lower`, in its order, without dependencies, whatever the cluster."""
@@ -384,7 +384,6 @@ class StripedExchange(Recipe):
         return max((1 + (len(self.shares) - 2) * x) / min(rank.out_rate, rank.in_rate) for x, rank in loads) * nbytes
 
     def check(self, cluster: Cluster) -> None:
-        """Raise InputError unless the parameters fit each other and `cluster`."""
         super().check(cluster)
         ranks = len(cluster.ranks)
         require(ranks >= 3, "ranks", "3 or more", ranks)
@@ -399,7 +398,6 @@ class StripedExchange(Recipe):
         require(bool(full) and full[0] > 0 and len(set(full)) == 1, "shares", "equal ones of full ranks", full)
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """The hubs' shares, the ranks that add last, and the rounds."""
         lines = [("hubs", f"{sum(x > 0 for x in self.shares)} of {len(self.shares)}, each exchanges directly with all")]
         for r, part in self.via[:4]:
             own = f"hub of {float(self.shares[r]) * 100:.4g} %, adds last to {float(part) * 100:.4g} %"

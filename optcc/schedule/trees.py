@@ -292,7 +292,6 @@ class ComplementaryTrees(Recipe):
         return max(Fraction(self.trees + s, self.trees) / rate for s, rate in zip(spare, rates, strict=True)) * nbytes
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        """How many trees, who has children in none, and the pipeline."""
         lines = [("trees", f"{self.trees}, equal shares, about {self.fan} children at a rank that has any")]
         spare = spare_degrees(tree_rates(cluster), self.trees)
         leaves = [rank.name for rank, s in zip(cluster.ranks, spare, strict=True) if not s]
