@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import optcc
-from optcc.cli.plan_files import load_proved
+from optcc.cli.options import load_proved
 from optcc.errors import CertificateError, InputError, OptccError, VerifyError
 from optcc.export import formats
 from optcc.export.reread import reader_of

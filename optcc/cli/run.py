@@ -122,7 +122,7 @@ def run(
     from optcc import api
     from optcc.fault_run.conflicts import check_together
     from optcc.reports import run
-    from optcc.reports.simulation import timeline_title
+    from optcc.reports.console import timeline_title
     from optcc.runtime.compiled.choice import path_of, warm
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline
@@ -192,7 +192,7 @@ def _plan(
 ) -> tuple[Plan, StatedCosts | None]:
     """The plan, and what it is made for: a plan file has been made before."""
     from optcc import api
-    from optcc.cli.plan_files import load_proved
+    from optcc.cli.options import load_proved
     from optcc.reports.console import working
 
     if not is_plan(source):
@@ -234,7 +234,7 @@ def _draw_fault_run(made: Plan, strikes: list[Strike], rate: Fraction, transport
     """Before the run, like the timeline of a run without faults; in the time of what runs, as the events are told."""
     from optcc import api
     from optcc.fault_run.virtual_time import simulated_fault_run
-    from optcc.reports.simulation import timeline_title
+    from optcc.reports.console import timeline_title
     from optcc.simulation.timeline import write_timeline
 
     scaled, slowdown = api.scaled_to(made, rate) if transport == "local" else (made, 1)

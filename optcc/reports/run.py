@@ -13,8 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from optcc.plans.plan import Plan
-from optcc.reports.console import ratio_of, show
-from optcc.reports.plan import plan_json, print_plan
+from optcc.reports.console import plan_json, print_plan, ratio_of, show
 from optcc.values.units import format_seconds
 
 if TYPE_CHECKING:
