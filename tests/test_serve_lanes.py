@@ -16,7 +16,7 @@ import pytest
 
 from optcc.errors import OptccError
 from optcc.serve.listen import Middleware
-from optcc.serve.messages import EventRequest, JobRequest, PlanRequest, ReplyError, ServeSettings
+from optcc.serve.requests import EventRequest, JobRequest, PlanRequest, ReplyError, ServeSettings
 from optcc.serve.service import PlanningService, ServedCluster, ThreadLane, Workers
 from tests.serving import SMALL, Service, running, told
 

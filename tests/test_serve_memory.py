@@ -17,9 +17,9 @@ from optcc.errors import InputError
 from optcc.planner.standby.background import MemoryLimitError
 from optcc.schedule import assemble
 from optcc.serve import work
-from optcc.serve.messages import PlanRequest, ReplyError, ServeSettings
+from optcc.serve.planning import TRANSFER_BYTES, plan_text
+from optcc.serve.requests import PlanRequest, ReplyError, ServeSettings
 from optcc.serve.service import ThreadLane, Workers
-from optcc.serve.work import TRANSFER_BYTES, plan_text
 from tests.serving import ROOT
 
 T = TypeVar("T")

@@ -22,9 +22,9 @@ import optcc
 from optcc.errors import InfeasibleError, InputError, OptccError
 from optcc.planner.standby.background import Helper
 from optcc.plans.plan import Plan
-from optcc.serve.messages import ClusterRequest, JobRequest, PlanRequest, ServeSettings
+from optcc.serve.planning import read_cluster
+from optcc.serve.requests import ClusterRequest, JobRequest, PlanRequest, ServeSettings
 from optcc.serve.service import PlanningService, Replies, ServedCluster
-from optcc.serve.work import read_cluster
 from tests.serving import ROOT, SMALL, Service, check, running, told
 
 

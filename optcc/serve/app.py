@@ -18,7 +18,8 @@ from starlette.routing import Route
 
 from optcc import __version__
 from optcc.errors import InputError, OptccError
-from optcc.serve.messages import (
+from optcc.serve.planning import described
+from optcc.serve.requests import (
     ErrorBody,
     ErrorReply,
     EventRequest,
@@ -34,7 +35,6 @@ from optcc.serve.messages import (
     decode,
 )
 from optcc.serve.service import PlanningService
-from optcc.serve.work import described
 
 JSON = "application/json"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"

@@ -35,7 +35,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from optcc.errors import InputError
 from optcc.serve.app import application
-from optcc.serve.messages import ErrorBody, ErrorReply, ReplyError, ServeSettings
+from optcc.serve.requests import ErrorBody, ErrorReply, ReplyError, ServeSettings
 
 MOST = 2**20
 """Bytes of lines that wait to be written."""

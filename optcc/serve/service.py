@@ -48,7 +48,17 @@ from optcc.reports.metrics import (
     Gauges,
     text_of,
 )
-from optcc.serve.messages import (
+from optcc.serve.planning import (
+    WorkOutcome,
+    described,
+    guarded,
+    lowered_text,
+    plan_text,
+    prepare,
+    read_cluster,
+    size_of,
+)
+from optcc.serve.requests import (
     Brief,
     ErrorBody,
     EventRequest,
@@ -61,7 +71,6 @@ from optcc.serve.messages import (
     ReplyError,
     ServeSettings,
 )
-from optcc.serve.work import WorkOutcome, described, guarded, lowered_text, plan_text, prepare, read_cluster, size_of
 from optcc.values.cluster import Cluster
 from optcc.values.units import parse_seconds, parse_share
 
