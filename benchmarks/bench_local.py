@@ -16,7 +16,7 @@ import optcc
 from benchmarks.memory_floor import MemoryFloor
 from benchmarks.pages import parser, write
 from optcc.api import LOCAL_RATE
-from optcc.reports.run import run_progress
+from optcc.reports.runs import run_progress
 from optcc.values.units import format_rate, format_seconds, format_size
 
 SIZE = 64 * 2**20

@@ -173,8 +173,8 @@ def _present(hardware: str) -> bool:
         import cupy
 
         return bool(cupy.cuda.is_available())
+    from optcc.cli.doctor import examine
     from optcc.machine.rdma import can_load
-    from optcc.reports.doctor import examine
 
     return can_load() and any(f.present for f in examine() if f.part.startswith("RDMA "))
 

@@ -20,7 +20,7 @@ from optcc.fault_run.proof import Failover
 from optcc.fault_run.results import BrokenFaultRun, FaultRun
 from optcc.fault_run.run import _seen_to_die, attempt, run_with_faults
 from optcc.plans.plan import Plan
-from optcc.reports.fault_run import fault_run_json
+from optcc.reports.runs import fault_run_json
 from optcc.runtime import RankFailedError
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster

@@ -16,8 +16,7 @@ from optcc.schedule import Lane, Schedule
 from optcc.schedule.columns import stripes_of
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.simulation.faults import Fault, fault_tables
-from optcc.simulation.simulator import Receivers, Simulation, _fabric
-from optcc.simulation.usage import services
+from optcc.simulation.simulator import Receivers, Simulation, _fabric, services
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conservation import check_conservation
 from tests.effort import examples

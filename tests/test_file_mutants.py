@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import optcc
-from optcc.cli.plan_files import bound_in_words, load_proved
+from optcc.cli.options import bound_in_words, load_proved
 from optcc.errors import CertificateError, InputError, OptccError, VerifyError
 from optcc.export import formats
 from optcc.export.reread import reader_of

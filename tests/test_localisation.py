@@ -13,7 +13,7 @@ from optcc.cli import main
 from optcc.fault_run import run as fault_run_module
 from optcc.fault_run.results import FaultRun
 from optcc.fault_run.run import run_with_faults
-from optcc.reports.fault_run import fault_run_json, print_fault_run
+from optcc.reports.runs import fault_run_json, print_fault_run
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster
 

@@ -117,7 +117,7 @@ def test_standard_streams_that_are_closed_or_full(redirected: list[str], says: s
 
 def test_no_file_takes_the_place_of_a_closed_stream() -> None:
     """What a library says on stderr would go into it."""
-    code = "import os; from optcc.cli.errors import _hold_descriptors as hold; hold(); print(os.open(os.devnull, 0))"
+    code = "import os; from optcc.cli.options import _hold_descriptors as hold; hold(); print(os.open(os.devnull, 0))"
     command = ["bash", "-c", f"{sys.executable} -c '{code}' <&- 2>&-"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert int(done.stdout) >= 3

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from optcc.cli.doctor import examine
 from optcc.discover import load_topology
 from optcc.errors import InputError
 from optcc.machine.rdma import Gid, NicAddress, rdma_ports
 from optcc.machine.sysfs import Folder
-from optcc.reports.doctor import examine
 
 NOTHING = "0000:0000:0000:0000:0000:0000:0000:0000"
 LOCAL = "fe80:0000:0000:0000:0ac0:ebff:fe12:3456"

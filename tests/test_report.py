@@ -12,7 +12,7 @@ from click.testing import CliRunner
 import optcc
 from optcc import runtime
 from optcc.cli import main
-from optcc.reports import run
+from optcc.reports import runs
 from optcc.reports.console import percent
 from optcc.runtime.control.launch import RunResult
 from optcc.schedule import Schedule
@@ -80,15 +80,15 @@ def test_a_difference_is_claimed_beyond_the_spread_only(
 ) -> None:
     cluster = optcc.load_topology("uniform:servers=4,nics=4,rate=400Gb/s").cluster
     hurt = cluster.degrade("server1/nic0").degrade("server1/nic1")
-    assert said in run.compared_with_ring(optcc.plan(hurt, 2**22), own, ring)
+    assert said in runs.compared_with_ring(optcc.plan(hurt, 2**22), own, ring)
 
 
 def test_where_the_plan_is_the_ring_nothing_is_claimed() -> None:
     cluster = optcc.load_topology("uniform:servers=2,nics=2,rate=400Gb/s").cluster
     plan = optcc.plan(cluster, 2**22)
-    assert "is the ring" in run.compared_with_ring(plan, (1.0, 1.0), (2.0, 2.0))
+    assert "is the ring" in runs.compared_with_ring(plan, (1.0, 1.0), (2.0, 2.0))
     uneven = optcc.plan(cluster.degrade("server1/nic0", 0.5), 2**22)
-    assert "is the ring" not in run.compared_with_ring(uneven, (1.0, 1.0), (2.0, 2.0))
+    assert "is the ring" not in runs.compared_with_ring(uneven, (1.0, 1.0), (2.0, 2.0))
 
 
 @pytest.mark.parametrize(

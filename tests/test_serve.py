@@ -1,22 +1,33 @@
-"""What `optcc serve` replies, through real sockets: what the library says, as documented, to clients in C as well."""
+"""What `optcc serve` replies, through real sockets: what the library says, as documented, to clients in C as well.
+
+Where it listens, and how SIGTERM ends it: what is in hand is finished, but for no longer than was said.
+"""
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
+import queue
 import stat
 import subprocess
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import jsonschema
 import pytest
+from click.testing import CliRunner
 
 import optcc
+from optcc.cli import main
+from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.serve.app import ENDPOINTS
-from tests.serving import ROOT, SMALL, Reply, Service, check, running, told
+from optcc.serve.listen import forget_unix_socket, identity, tcp_socket, unix_socket
+from tests.serving import ROOT, SLOW, SMALL, Reply, Service, check, running, start, told
 
 
 @pytest.fixture(scope="module")
@@ -133,3 +144,110 @@ def test_the_client_in_c(service: Service, tmp_path: Path) -> None:
     assert (status, reply["error"]["type"]) == (1, "InputError")
     assert replan("fail", 'server1/"nic0')[0] == 2
     service.ask("DELETE", f"/v1/jobs/{job}")
+
+
+def test_sigterm_finishes_what_is_in_hand(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    service = start("--unix", str(path), "--drain", "200s", "--concurrent", "1", log=tmp_path / "log")
+    some_time = "uniform:servers=24,nics=8,rate=400Gb/s"
+    replies = in_hand(service, {"topology": some_time, "alpha": "5us", "per_chunk": "1us"})
+    assert service.stop(limit_s=200) == 0
+    reply = replies.get(timeout=10)
+    assert isinstance(reply, Reply)
+    assert reply.status == 200
+    assert not path.exists()
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines() if line.startswith("{")]
+    planned = [line for line in lines if (line["path"], line["status"]) == ("/v1/plan", 200)]
+    assert [(line["method"], line["bytes"]) for line in planned] == [("POST", len(reply.body))]
+    assert planned[0]["ms"] > 0
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("asked", ["/v1/plan", "/v1/jobs"])
+def test_sigterm_waits_no_longer_than_it_said(tmp_path: Path, asked: str) -> None:
+    limits = ("--drain", "1s", "--concurrent", "1", "--request-limit", "1h")
+    service = start("--port", "0", *limits, log=tmp_path / "log")
+    assert service.ask("POST", "/v1/plan", {"topology": ""}).status == 422  # what reads topologies is up
+    replies = in_hand(service, {"topology": SLOW, "ranks": "gpu", "fail": ["server1/nic0"]}, asked)
+    assert service.stop(limit_s=100) == 0  # without the limit: the hour of a request
+    reply = replies.get(timeout=30)
+    assert isinstance(reply, Reply)
+    told(reply, 503, "EndingError")
+    lines = [json.loads(line) for line in (tmp_path / "log").read_text().splitlines()]
+    assert [line["status"] for line in lines if line.get("path") == asked][-1] == 503
+    assert not [line for line in lines if "Traceback" in str(line)]
+
+
+def in_hand(service: Service, body: dict[str, Any], path: str = "/v1/plan") -> queue.Queue[Reply | Exception]:
+    """Ask, and come back when the service is at it."""
+    replies: queue.Queue[Reply | Exception] = queue.Queue()
+
+    def ask() -> None:
+        try:
+            replies.put(service.ask("POST", path, body))
+        except (http.client.HTTPException, OSError) as error:
+            replies.put(error)
+
+    threading.Thread(target=ask, daemon=True).start()
+    end = time.monotonic() + 100
+    while not service.ask("GET", "/v1/health").json["in_hand"]:
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    return replies
+
+
+def test_what_is_at_a_socket_s_place(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    live = unix_socket(path)
+    with pytest.raises(InputError, match="in use"):
+        unix_socket(path)
+    live.close()  # what a service leaves that was killed
+    again = unix_socket(path)
+    again.close()
+    precious = tmp_path / "precious"
+    precious.write_text("data")
+    with pytest.raises(InputError, match="cannot be listened on"):
+        unix_socket(precious)
+    assert precious.read_text() == "data"
+    with pytest.raises(InputError, match="cannot be listened on"):
+        unix_socket(tmp_path / "none" / "socket")
+    with pytest.raises(InputError, match="cannot be listened on"):
+        unix_socket(tmp_path / ("a" * 200))
+
+
+def test_a_service_that_ends_leaves_the_socket_of_the_next_one(tmp_path: Path) -> None:
+    path = tmp_path / "socket"
+    old = unix_socket(path)
+    ours = identity(path)
+    path.unlink()
+    new = unix_socket(path)
+    forget_unix_socket(path, ours)
+    assert path.is_socket()
+    forget_unix_socket(path, identity(path))
+    assert not path.exists()
+    forget_unix_socket(path, identity(path))
+    old.close()
+    new.close()
+
+
+def test_only_loopback_unless_asked() -> None:
+    for address in ("0.0.0.0", "::", "192.0.2.1"):
+        with pytest.raises(InputError, match="--allow-remote"):
+            tcp_socket(address, 0, remote=False)
+    with pytest.raises(InputError, match="not an address"):
+        tcp_socket("example.org", 0, remote=True)
+    open_to_all = tcp_socket("0.0.0.0", 0, remote=True)
+    with pytest.raises(InputError, match="free port"):
+        tcp_socket("0.0.0.0", open_to_all.getsockname()[1], remote=True)
+    open_to_all.close()
+
+
+def test_the_command_refuses_with_status_2(tmp_path: Path) -> None:
+    for options, said in (
+        (["--address", "0.0.0.0"], "--allow-remote"),
+        (["--unix", str(tmp_path / "s"), "--port", "1"], "not both"),
+        (["--concurrent", "0"], "limit out of range"),
+    ):
+        done = CliRunner().invoke(main, ["serve", *options])
+        assert done.exit_code == 2
+        assert said in done.output

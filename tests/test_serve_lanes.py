@@ -15,11 +15,9 @@ from typing import Any
 import pytest
 
 from optcc.errors import OptccError
-from optcc.serve.lanes import ThreadLane, Workers
-from optcc.serve.messages import EventRequest, JobRequest, PlanRequest, ReplyError
-from optcc.serve.middleware import Middleware
-from optcc.serve.service import PlanningService, ServedCluster
-from optcc.serve.settings import ServeSettings
+from optcc.serve.listen import Middleware
+from optcc.serve.requests import EventRequest, JobRequest, PlanRequest, ReplyError, ServeSettings
+from optcc.serve.service import PlanningService, ServedCluster, ThreadLane, Workers
 from tests.serving import SMALL, Service, running, told
 
 LIMIT_S = 120

@@ -18,7 +18,7 @@ from uvicorn.protocols.http.flow_control import FlowControl
 
 from optcc.errors import InputError
 from optcc.serve.listen import _Impatient
-from optcc.serve.settings import ServeSettings
+from optcc.serve.requests import ServeSettings
 from tests.serving import SLOW, Reply, Service, running, told
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from optcc.serve.log import LogLines
+from optcc.serve.listen import LogLines
 from tests.serving import SMALL, Reply, Service, running, start, told
 
 LINE = "x" * 1000

@@ -14,13 +14,12 @@ from typing import Any, TypeVar
 import pytest
 
 from optcc.errors import InputError
+from optcc.evaluation.page import work
 from optcc.planner.background import MemoryLimitError
 from optcc.schedule import assemble
-from optcc.serve import work
-from optcc.serve.lanes import ThreadLane, Workers
-from optcc.serve.messages import PlanRequest, ReplyError
-from optcc.serve.settings import ServeSettings
-from optcc.serve.work import TRANSFER_BYTES, plan_text
+from optcc.serve.planning import TRANSFER_BYTES, plan_text
+from optcc.serve.requests import PlanRequest, ReplyError, ServeSettings
+from optcc.serve.service import ThreadLane, Workers
 from tests.serving import ROOT
 
 T = TypeVar("T")

@@ -22,9 +22,8 @@ from optcc.errors import InputError, SimulationError
 from optcc.plans.files import save_plan
 from optcc.schedule import Lane, Port, Route, Schedule
 from optcc.simulation.faults import Fault
-from optcc.simulation.simulator import TICKS_PER_S, Simulation
+from optcc.simulation.simulator import TICKS_PER_S, Simulation, usage
 from optcc.simulation.timeline import chrome_trace
-from optcc.simulation.usage import usage
 from optcc.values.cluster import Cluster
 from tests.conftest import GBPS, clusters
 from tests.effort import examples

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from optcc.api import plan
-from optcc.cli.errors import ADDRESS_SPACE
+from optcc.cli.options import ADDRESS_SPACE
 from optcc.errors import InputError
 from optcc.runtime import RankFailedError
 from optcc.runtime.control import job

@@ -1,11 +1,35 @@
 """The command line, a file for each command. Only here are options read and results printed.
 
 Imported by: __main__.
-Imports: api, diagnose, discover, evaluation, export, fabric, fault_run, files, planner, plans, reports,
+Imports: api, diagnose, discover, evaluation, export, fabric, fault_run, files, machine, planner, plans, reports,
     runtime.compiled, runtime.control, runtime.devices, runtime.measuring, runtime.messages, runtime.verbs, schedule,
     serve, simulation, sweep, theory, values.
 """
 
-from optcc.cli.commands import main
+from optcc.cli import (
+    bound,
+    calibrate,
+    diagnose,
+    doctor,
+    example,
+    export,
+    fabric,
+    plan,
+    reproduce,
+    run,
+    schema,
+    serve,
+    simulate,
+    sweep,
+    topo,
+    verify,
+)  # fmt: skip
+from optcc.cli.options import main
 
 __all__ = ["main"]
+
+for module in (
+    bound, calibrate, diagnose, doctor, example, export, fabric, plan,
+    reproduce, run, schema, serve, simulate, sweep, topo, verify,
+):  # fmt: skip
+    main.add_command(getattr(module, module.__name__.rpartition(".")[2]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,6 +23,9 @@ from optcc.errors import CertificateError, InputError
 from optcc.files.reading import read_file, shown
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import MAX_BYTES
+
+if TYPE_CHECKING:
+    from optcc.values.bound import BoundWithCosts
 
 
 @click.command()
@@ -68,10 +72,9 @@ def bound(
     With --alpha or --per-chunk also the least time of any schedule of whole chunks that pays these costs.
     """
     from optcc import api
-    from optcc.reports.bound import print_bound, print_repairs, print_together
-    from optcc.reports.console import working
-    from optcc.reports.costs import print_costs
+    from optcc.reports.console import print_bound, print_costs, print_repairs, print_together, working
     from optcc.theory.bound_file import bound_file
+    from optcc.theory.costs import bound_with_costs
     from optcc.values.bound import repairs_json, together_json
 
     if file is not None:
@@ -92,20 +95,28 @@ def bound(
         emit(as_json, {"formula": text, "proof_id": formula.proof_id}, lambda: click.echo(text))
         return
     costs = read_costs(alpha, per_chunk)
+
+    def priced() -> BoundWithCosts:
+        return bound_with_costs(cluster, least, **costs, collective=collective)
+
     with working("bound") as tell:
-        found = api.lower_bound_with_costs(cluster, nbytes, **costs, collective=collective, root=root)
+        least = api.lower_bound(cluster, nbytes, collective, root)
+        found = priced() if any(costs.values()) else None
         if repair_first:
             tell("of each repair")
         repairs = api.repair_first(cluster, nbytes) if repair_first else ()
         steps = api.repair_together(cluster, nbytes) if repair_first else ()
-    value = bound_file(cluster, found)
-    if repair_first:
-        value["repair_first"] = repairs_json(repairs)
-        value["repair_together"] = together_json(steps)
+
+    def value() -> dict[str, Any]:
+        told = bound_file(cluster, found or priced())
+        if repair_first:
+            told["repair_first"] = repairs_json(repairs)
+            told["repair_together"] = together_json(steps)
+        return told
 
     def show() -> None:
-        print_bound(found.bound, cluster)
-        if any(costs.values()):
+        print_bound(least, cluster)
+        if found is not None:
             print_costs(found)
         if repair_first:
             print_repairs(repairs)
@@ -132,9 +143,7 @@ def _cluster_to_check(
 
 def _check(file: Path, wanted: Cluster | None, as_json: bool) -> None:
     """Print the bound in `file`, once all of it is checked. CertificateError where it does not hold."""
-    from optcc.reports.bound import print_bound
-    from optcc.reports.console import working
-    from optcc.reports.costs import print_costs
+    from optcc.reports.console import print_bound, print_costs, working
     from optcc.theory.bound_file import HINT, check_bound_file
     from optcc.values.bound import bound_json, costs_json
 

@@ -51,7 +51,7 @@ def export(
     its time: a model of the target's executor runs the file, and this time decides depth, chunks and threadblocks. A
     plan that does not fit a limit of the format is refused: fewer --segments make it smaller.
     """
-    from optcc.cli.plan_files import load_proved
+    from optcc.cli.options import load_proved
     from optcc.export.formats import write
     from optcc.reports.console import working
 

@@ -1,26 +1,129 @@
-"""Options that several commands share, and how what they say is read."""
+"""The command line: options that several commands share and how they are read, and how results and errors are told.
+
+Results go to stdout (one JSON object with --json), everything else to stderr. Exit status: 0 done; 1 a result is wrong
+or a rank failed; 2 the input cannot be used, or the output cannot be written; 3 inconclusive; 130 interrupted; 141
+nobody reads the output any more.
+"""
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import resource
 import sys
-from collections.abc import Callable, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from optcc.errors import InputError
-from optcc.files.writing import check_place, is_plain, is_stdout, to_stdout
+from optcc import __version__
+from optcc.errors import CertificateError, InconclusiveError, InputError, OptccError
+from optcc.files.reading import shown
+from optcc.files.writing import CLOSED_PIPE, check_place, is_plain, is_stdout, to_stdout
 
 if TYPE_CHECKING:
     from fractions import Fraction
 
     from optcc.discover import Measured, Topology
+    from optcc.plans.plan import Plan
     from optcc.values.cluster import Cluster
+
+
+ADDRESS_SPACE = 768 << 20
+"""Bytes that a process may map at least: numpy, scipy, numba, cvxpy and sympy, loaded, take 590 MiB with one thread."""
+
+
+class Commands(click.Group):
+    """Turns optcc's errors, the system's, and Ctrl-C, into a message on stderr and the promised exit status."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        with _told():  # what the parser prints of a command line that is none
+            return super().main(*args, **kwargs)
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        with _told():  # what --help and --version print
+            _hold_descriptors()
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with _told():
+            if sys.stdout is None:
+                hint = "`> /dev/null` does without."
+                raise InputError("closed", where="standard output", expected="a place for the result", hint=hint)
+            _check_address_space()
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Every error that is not a fault of ours ends the process with one line and its status."""
+    try:
+        yield
+    except (KeyboardInterrupt, click.Abort):
+        _end("interrupted", 130)
+    except OptccError as error:
+        _end(str(error), 2 if isinstance(error, InputError) else 3 if isinstance(error, InconclusiveError) else 1)
+    except BrokenPipeError:
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  else the interpreter complains once more on its way out
+        raise SystemExit(CLOSED_PIPE) from None
+    except OSError as error:  # of the system: too few descriptors or processes, a full disk under a temporary file
+        file = f"{error.filename}: " if error.filename else ""
+        short = "too few file descriptors (ulimit -n): " if error.errno == errno.EMFILE else ""
+        _end(f"{file}{short}{error.strerror or error}", 2)
+    except MemoryError:
+        _end("not enough memory (ulimit -v, or the machine's)", 2)
+
+
+def _end(message: str, status: int) -> NoReturn:
+    with suppress(OSError):  # there may be no stderr to tell it
+        click.echo(f"optcc: {message}", err=True)
+    for name in ("stdout", "stderr"):  # what they could not take is tried once more at the end, with status 120
+        stream = getattr(sys, name)
+        try:
+            if stream is not None:
+                stream.flush()
+        except (OSError, ValueError):
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115  as long as the process
+    raise SystemExit(status)
+
+
+def _hold_descriptors() -> None:
+    """Standard streams that were closed lead to /dev/null, lest a file that is opened later takes their place."""
+    for number in range(3):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest number that is free, this one
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115  as long as the process
+
+
+def _check_address_space() -> None:
+    """Raise InputError below `ADDRESS_SPACE`: OpenBLAS, under numpy and scipy, waits for ever for memory it cannot get.
+
+    It takes memory for each of its threads, one per core unless told; with a limit, one is enough for what we do.
+    """
+    most = resource.getrlimit(resource.RLIMIT_AS)[0]
+    if most == resource.RLIM_INFINITY:
+        return
+    if most < ADDRESS_SPACE:
+        expected, got = f"at least {ADDRESS_SPACE >> 10} KiB", f"{most >> 10} KiB"
+        raise InputError("too little memory", where="ulimit -v", expected=expected, got=got)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="optcc")
+def main() -> None:
+    """How fast can AllReduce be on a degraded GPU cluster, which schedule gets there, and does it?
+
+    TOPOLOGY is an NCCL topology XML, optcc's YAML, or a preset such as uniform:servers=8,nics=8,rate=400Gb/s.
+    """
+
 
 F = TypeVar("F", bound=Callable[..., Any])
 OUTPUT = click.Path(path_type=Path, dir_okay=False, allow_dash=True)
@@ -198,8 +301,16 @@ def say_written(output: Path) -> None:
         click.echo(f"wrote {output}", err=True)
 
 
-def emit(as_json: bool, value: dict[str, Any], show: Callable[[], None], *, beside: Path | None = None) -> None:
+def emit(
+    as_json: bool,
+    value: dict[str, Any] | Callable[[], dict[str, Any]],
+    show: Callable[[], None],
+    *,
+    beside: Path | None = None,
+) -> None:
     """One JSON object on stdout, or what `show` prints: that goes to stderr where `beside`, a file, is on stdout.
+
+    value : the object, or what makes it
 
     Raises InputError when stdout cannot take it.
     """
@@ -209,6 +320,37 @@ def emit(as_json: bool, value: dict[str, Any], show: Callable[[], None], *, besi
         return
     with to_stdout():
         if as_json:
-            click.echo(json.dumps(value))
+            click.echo(json.dumps(value() if callable(value) else value))
         else:
             show()
+
+
+NOT_CHECKED = "not checked: that none is higher, and the fault-free bound (optcc.check_bound solves for them)"
+
+
+def load_proved(path: Path) -> Plan:
+    """Read a plan file whose certificate proves its bound. Raises InputError for none, CertificateError where not."""
+    from optcc.plans.files import load_plan
+    from optcc.theory.bounds import check_seconds
+
+    plan = load_plan(path)
+    try:
+        check_seconds(plan.cluster, plan.bound)
+    except CertificateError as error:
+        raise CertificateError(f"{shown(path)}: the bound in this plan is false: {error}") from None
+    return plan
+
+
+def bound_in_words(plan: Plan) -> str:
+    """The bound of a plan that `load_proved` has read, and what of it was checked."""
+    from optcc.values.bound import LARGEST_GAP, ProgramCertificate, closed_form_s
+    from optcc.values.units import format_seconds
+
+    seconds, cluster = plan.bound.seconds, plan.cluster
+    told = format_seconds(float(seconds))
+    if not isinstance(plan.bound.certificate, ProgramCertificate):
+        return f"{told}, the optimum, proved by its certificate"
+    flat = cluster.fabric.flat and not cluster.gpu_ranks
+    if flat and (best := closed_form_s(cluster.ranks, plan.bound.nbytes)) > seconds * (1 + LARGEST_GAP):
+        return f"{told}, a valid lower bound, but not the best known: {format_seconds(float(best))}"
+    return f"{told}, a valid lower bound by its certificate; {NOT_CHECKED}"

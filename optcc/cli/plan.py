@@ -62,8 +62,7 @@ def plan(
     from optcc import api
     from optcc.planner.search import Kept
     from optcc.plans.files import save_plan
-    from optcc.reports.console import working
-    from optcc.reports.plan import expected, expected_json, plan_json, print_plan
+    from optcc.reports.console import expected, expected_json, plan_json, print_plan, working
 
     if lowered is not None and output is None:
         raise InputError("nowhere to write it", where="--lowered", expected="-o FILE", got="none")

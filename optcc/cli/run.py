@@ -121,9 +121,8 @@ def run(
     """
     from optcc import api
     from optcc.fault_run.conflicts import check_together
-    from optcc.reports import run
-    from optcc.reports.console import working
-    from optcc.reports.simulation import timeline_title
+    from optcc.reports import runs
+    from optcc.reports.console import timeline_title, working
     from optcc.runtime.compiled.choice import path_of, warm
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline
@@ -157,7 +156,7 @@ def run(
     if timeline is not None:  # before the run, so that a place it cannot go to costs nothing
         write_timeline(simulation, timeline, title=timeline_title(made), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)
-    with run.run_progress(repeat) as progress:
+    with runs.run_progress(repeat) as progress:
         outcome = api.run(
             made,
             repeat=repeat,
@@ -171,11 +170,11 @@ def run(
             interface=interface,
             progress=progress,
         )
-    summary = run.run_json(made, outcome, simulation.time_s)
+    summary = runs.run_json(made, outcome, simulation.time_s)
     summary["path"] = taken.name
     _tell_how(taken, device, membership, len(made.cluster.ranks))
     summary["planned_for"] = costs and costs.as_json()
-    emit(as_json, summary, lambda: run.print_run(made, outcome, summary))
+    emit(as_json, summary, lambda: runs.print_run(made, outcome, summary))
     if costs and not costs.known:  # at the end: it explains a result, and an error is alone on stderr
         click.echo(f"note: {costs.line(Fraction(1))}; optcc calibrate measures, --per-chunk states it", err=True)
     if not outcome.exact:
@@ -194,7 +193,7 @@ def _plan(
 ) -> tuple[Plan, StatedCosts | None]:
     """The plan, and what it is made for: a plan file has been made before."""
     from optcc import api
-    from optcc.cli.plan_files import load_proved
+    from optcc.cli.options import load_proved
     from optcc.reports.console import working
 
     if not is_plan(source):
@@ -236,7 +235,7 @@ def _draw_fault_run(made: Plan, strikes: list[Strike], rate: Fraction, transport
     """Before the run, like the timeline of a run without faults; in the time of what runs, as the events are told."""
     from optcc import api
     from optcc.fault_run.virtual_time import simulated_fault_run
-    from optcc.reports.simulation import timeline_title
+    from optcc.reports.console import timeline_title
     from optcc.simulation.timeline import write_timeline
 
     scaled, slowdown = api.scaled_to(made, rate) if transport == "local" else (made, 1)
@@ -258,10 +257,9 @@ def _fault_run(
 ) -> None:
     from optcc.fault_run.results import BrokenFaultRun
     from optcc.fault_run.run import attempt
-    from optcc.reports import fault_run
-    from optcc.reports.run import run_progress
+    from optcc.reports import runs
 
-    with run_progress(repeat) as progress:
+    with runs.run_progress(repeat) as progress:
         outcome = attempt(
             made,
             strikes,
@@ -276,11 +274,11 @@ def _fault_run(
             path=place[4],
             progress=lambda name, done, seconds: progress(name, done - 1, seconds),
         )
-    value = fault_run.fault_run_json(outcome)
+    value = runs.fault_run_json(outcome)
     if isinstance(outcome, BrokenFaultRun):
-        emit(as_json, value, lambda: fault_run.print_broken(outcome))
+        emit(as_json, value, lambda: runs.print_broken(outcome))
         raise outcome.error
-    emit(as_json, value, lambda: fault_run.print_fault_run(outcome))
+    emit(as_json, value, lambda: runs.print_fault_run(outcome))
     if not outcome.exact:
         raise OptccError("a result is wrong")
     if not outcome.hit:

@@ -52,7 +52,7 @@ def serve(
     import json
 
     from optcc.reports.metrics import need_prometheus
-    from optcc.serve.settings import ServeSettings
+    from optcc.serve.requests import ServeSettings
     from optcc.values.units import parse_seconds, parse_size
 
     try:

@@ -62,11 +62,10 @@ def simulate(
     A plan file does not keep --alpha and --per-chunk: give them again. When a NIC dies, what it
     carried goes by another live NIC of its server once that is noticed.
     """
-    from optcc.cli.plan_files import load_proved
+    from optcc.cli.options import load_proved
     from optcc.discover.failures import parse_fault
     from optcc.planner.search import baseline
-    from optcc.reports.console import working
-    from optcc.reports.simulation import print_simulation, simulation_json, timeline_title
+    from optcc.reports.console import print_simulation, simulation_json, timeline_title, working
     from optcc.simulation.faults import check_alive
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline

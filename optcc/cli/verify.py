@@ -24,7 +24,7 @@ def verify(plan_file: Path, algorithm: str, as_json: bool) -> None:
     carries the plan's order of sends.
     """
     from optcc.cli.export import show_reread
-    from optcc.cli.plan_files import bound_in_words, load_proved
+    from optcc.cli.options import bound_in_words, load_proved
     from optcc.reports.console import working
     from optcc.simulation.verifier import verify as check
 

@@ -13,8 +13,7 @@ from optcc.diagnose.keep import SOURCES, KeepOrDrain
 from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.verdict import Finding, Outcome, Verdict
 from optcc.discover.topology import counted, listed
-from optcc.reports.bound import print_repairs, print_together
-from optcc.reports.console import percent, plain_table, show
+from optcc.reports.console import percent, plain_table, print_repairs, print_together, show
 from optcc.values.units import format_seconds, format_size
 
 MOST = 12

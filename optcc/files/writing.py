@@ -1,9 +1,9 @@
 """Writing files whole or not at all, and standard output; what cannot be written is told before long work begins.
 
-A file is written beside its place, without a name where the file system supports this (Linux: O_TMPFILE), so nothing
-remains when the process is killed; it is brought to the disk, and only then given its name: what was there before stays
-until then. A symbolic link stays a link, and the file that it leads to is replaced. ``-`` (and ``/dev/stdout``) is
-standard output; that, devices, FIFOs and sockets are written to plainly, once all of it is there.
+A file is written beside its place under another name, brought to the disk, and only then gets its own: what was there
+before stays until then. Whatever ends the writing deletes it; only a process that is killed leaves a .optcc-*.part. A
+symbolic link stays a link, and the file that it leads to is replaced. ``-`` (and ``/dev/stdout``) is standard output;
+that, devices, FIFOs and sockets are written to plainly, once all of it is there.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ CLOSED_PIPE = 141
 """The exit status of programs that write to a pipe that is closed, as shells tell it."""
 READER_WAIT_S = 10.0
 """How long a FIFO is waited for that nobody reads: its reader may be starting."""
-_DESCRIPTORS = "/proc/self/fd"
-"""Where Linux shows a process's open files, also those without a name."""
 _PROBE_BYTES = 4096
 """Written and deleted again, to see whether the disk is full."""
 _EXPECTED = {
@@ -65,15 +63,16 @@ def written(path: Path) -> Iterator[BinaryIO]:
             yield whole
             _write_plainly(path, whole.getvalue())
             return
-        part = PartialFile(path)
+        number, part, target = _part(path)
         try:
-            with open(part.open_unnamed(), "w+b") as file:
+            with open(number, "w+b") as file:
                 yield file
                 file.flush()
                 os.fsync(file.fileno())
-                part.publish(file.fileno())
+            os.replace(part, target)
         finally:
-            part.discard()
+            with suppress(OSError):
+                os.unlink(part)
 
 
 def write_file(path: Path, data: bytes) -> None:
@@ -87,77 +86,40 @@ def staged(files: dict[Path, bytes]) -> Iterator[list[Path]]:
     """The contents of `files` under other names, to be looked at; they get their own names when the context ends
     without an error. No path of `files` is one that `is_plain`. Raises InputError as `written` does.
     """
-    parts: list[PartialFile] = []
+    parts: list[tuple[Path, Path, Path]] = []
     try:
         for path, data in files.items():
             with refusing(path):
-                parts.append(part := PartialFile(path))
-                with open(part.open(), "wb") as file:  # closed again: there may be a file for every rank
+                number, part, target = _part(path)
+                parts.append((path, part, target))
+                with open(number, "wb") as file:  # closed again: there may be a file for every rank
                     file.write(data)
                     file.flush()
                     os.fsync(file.fileno())
-        yield [part.name for part in parts]
-        for part in parts:
-            with refusing(part.path):
-                part.publish()
+        yield [part for _, part, _ in parts]
+        for path, part, target in parts:
+            with refusing(path):
+                os.replace(part, target)
     finally:
-        for part in parts:
-            part.discard()
+        for _, part, _ in parts:
+            with suppress(OSError):
+                os.unlink(part)
 
 
-class PartialFile:
-    """What becomes the file `path`. `name` : where it is until then, in the same folder, so that a rename suffices.
-
-    With `open_unnamed` it has that name only for the moment between a link and a rename, since a link replaces nothing.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path, self.target = path, Path(os.path.realpath(path))
-        self.name = self.target.with_name(f".optcc-{secrets.token_hex(6)}.part")
-        found = _stat(self.target)
-        if found is not None and stat.S_ISDIR(found.st_mode):
-            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        if found is not None and not os.access(self.target, os.W_OK):  # a rename would not ask
-            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        self._mode = None if found is None else stat.S_IMODE(found.st_mode)
-        self._named = True
-
-    def open(self) -> int:
-        """Make it; its descriptor, for writing and reading."""
-        return self._as_before(os.open(self.name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666))
-
-    def open_unnamed(self) -> int:
-        """Like `open`, but it is gone with its last descriptor unless it is published; named where that cannot be."""
-        if not hasattr(os, "O_TMPFILE") or not os.path.isdir(_DESCRIPTORS):
-            return self.open()
-        try:
-            number = os.open(self.target.parent, os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, 0o666)
-        except OSError as error:
-            if error.errno in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):  # NFS and others, see open(2)
-                return self.open()
-            raise
-        self._named = False
-        return self._as_before(number)
-
-    def _as_before(self, number: int) -> int:
-        """With the permissions of the file that it replaces."""
-        if self._mode is not None:
-            with suppress(OSError):  # some file systems have no modes
-                os.fchmod(number, self._mode)
-        return number
-
-    def publish(self, number: int | None = None) -> None:
-        """Give it its name; `number` : its descriptor, if it is from `open_unnamed`."""
-        if not self._named:
-            # With a folder's descriptor Python calls linkat(2), which can follow the link to the file; the path is
-            # absolute, so that it does not matter which folder.
-            os.link(f"{_DESCRIPTORS}/{number}", self.name, src_dir_fd=number, follow_symlinks=True)
-        os.replace(self.name, self.target)
-
-    def discard(self) -> None:
-        """Delete it, if it still has its first name."""
-        with suppress(OSError):
-            os.unlink(self.name)
+def _part(path: Path) -> tuple[int, Path, Path]:
+    """A new file beside the one that `path` leads to, with its permissions: (descriptor, its name, the name to get)."""
+    target = Path(os.path.realpath(path))
+    found = _stat(target)
+    if found is not None and stat.S_ISDIR(found.st_mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+    if found is not None and not os.access(target, os.W_OK):  # a rename would not ask
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+    part = target.with_name(f".optcc-{secrets.token_hex(6)}.part")
+    number = os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    if found is not None:
+        with suppress(OSError):  # some file systems have no modes
+            os.fchmod(number, stat.S_IMODE(found.st_mode))
+    return number, part, target
 
 
 def check_place(path: Path, make_folder: bool = False) -> None:
@@ -174,12 +136,13 @@ def check_place(path: Path, make_folder: bool = False) -> None:
             return
         if make_folder:
             path.parent.mkdir(parents=True, exist_ok=True)
-        part = PartialFile(path)
+        number, part, _ = _part(path)
         try:
-            with open(part.open_unnamed(), "wb", buffering=0) as file:
+            with open(number, "wb", buffering=0) as file:
                 file.write(bytes(_PROBE_BYTES))
         finally:
-            part.discard()
+            with suppress(OSError):
+                os.unlink(part)
 
 
 def is_plain(path: Path) -> bool:

@@ -1,11 +1,13 @@
-"""The routes. Their documentation is made of the same table (`optcc.serve.openapi`)."""
+"""The routes, and the OpenAPI document, which is made of the same table and of the types of requests and replies."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
@@ -14,8 +16,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from optcc import __version__
 from optcc.errors import InputError, OptccError
-from optcc.serve.messages import (
+from optcc.serve.planning import described
+from optcc.serve.requests import (
     ErrorBody,
     ErrorReply,
     EventRequest,
@@ -27,11 +31,10 @@ from optcc.serve.messages import (
     PlanReply,
     PlanRequest,
     ReplyError,
+    ServeSettings,
     decode,
 )
 from optcc.serve.service import PlanningService
-from optcc.serve.settings import ServeSettings
-from optcc.serve.work import described
 
 JSON = "application/json"
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
@@ -105,8 +108,6 @@ async def _health(service: PlanningService, request: Request) -> bytes:
 
 
 async def _openapi(service: PlanningService, request: Request) -> bytes:
-    from optcc.serve.openapi import document
-
     return msgspec.json.encode(document(endpoints(service.settings)))
 
 
@@ -195,3 +196,59 @@ async def _http_error(known: Sequence[HttpRoute], request: Request, error: Excep
 def _error(status: int, body: ErrorBody) -> Response:
     later = {"retry-after": "1"} if status in (429, 503) else None
     return Response(msgspec.json.encode(ErrorReply(body)), status, later, media_type="application/json")
+
+
+ERRORS = {
+    400: "The body is no JSON, or the request no HTTP.",
+    404: "No such path or job.",
+    405: "The path has no such method.",
+    408: "The request did not come in time.",
+    413: "The body is too large.",
+    415: "The body is not called application/json.",
+    421: "The Host header names another host.",
+    422: "The request cannot be used: what, where, what was expected, what was got, and the way out.",
+    429: "As many jobs as there may be.",
+    503: "As many requests as there may be, or the service ends.",
+    504: "No reply in time.",
+}
+
+
+def document(endpoints: Sequence[HttpRoute]) -> dict[str, Any]:
+    """OpenAPI 3.1, whose schemas are JSON Schema 2020-12."""
+    types = [kind for each in endpoints for kind in (each.request, each.reply) if kind is not None]
+    _, schemas = msgspec.json.schema_components([*types, ErrorReply], ref_template="#/components/schemas/{name}")
+    paths: dict[str, Any] = {}
+    for each in endpoints:
+        paths.setdefault(each.path, {})[each.method.lower()] = _operation(each)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "optcc serve", "version": __version__, "license": {"name": "Apache-2.0"}},
+        "paths": paths,
+        "components": {"schemas": schemas},
+    }
+
+
+def _operation(endpoint: HttpRoute) -> dict[str, Any]:
+    parameters = [
+        {"name": name, "in": "path", "required": True, "schema": {"type": "string"}}
+        for name in re.findall(r"{(\w+)}", endpoint.path)
+    ] + [
+        {"name": name, "in": "query", "description": text, "schema": {"type": "string"}}
+        for name, text in endpoint.query
+    ]  # fmt: skip
+    reply: dict[str, Any] = {"description": "Done."}
+    if endpoint.reply is not None:
+        reply["content"] = _json(endpoint.reply.__name__)
+    elif endpoint.status != 204:
+        kind = "object" if endpoint.media == "application/json" else "string"
+        reply["content"] = {endpoint.media: {"schema": {"type": kind}}}
+    responses = {str(endpoint.status): reply}
+    responses |= {str(status): {"description": text, "content": _json("ErrorReply")} for status, text in ERRORS.items()}
+    operation: dict[str, Any] = {"summary": endpoint.summary, "parameters": parameters, "responses": responses}
+    if endpoint.request is not None:
+        operation["requestBody"] = {"required": True, "content": _json(endpoint.request.__name__)}
+    return operation
+
+
+def _json(name: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": f"#/components/schemas/{name}"}}}

@@ -1,17 +1,100 @@
 """The simulator's inner loop, compiled: events in a heap, one heap of ready stripes per sending port.
 
 All times are int64 ticks; ties are broken by event and number, so a run is deterministic. All that is compiled is in
-this file, because what is kept looks at no other when it decides whether to compile again.
+this file, because what is kept looks at no other when it decides whether to compile again. What goes into it and
+comes out is in columns; a lane is a chain of resources: resource p is port p sending, ports + p is port p receiving,
+2 ports + l is link l.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optcc.machine.kernels import Kernels
-from optcc.simulation.tables import Fabric, Times, Ways, Work
+
+
+class Work(NamedTuple):
+    """What is to be sent: the stripes of `Stripes`, and the schedule's dependencies turned round.
+
+    row, lane : int32 (stripes,); length : int64 bytes; ptr : int64 (rows + 1,)
+    missing : int64 (rows,), how many transfers each one waits for; dependents_ptr, dependents : CSR of who waits for it
+    """
+
+    row: NDArray[np.int32]
+    lane: NDArray[np.int32]
+    length: NDArray[np.int64]
+    ptr: NDArray[np.int64]
+    missing: NDArray[np.int64]
+    dependents_ptr: NDArray[np.int64]
+    dependents: NDArray[np.int64]
+
+
+class Resources(NamedTuple):
+    """What it is sent over, and what becomes of that.
+
+    chain_ptr, chain : CSR lane -> its resources in order
+    rate : float64 (resources,), bytes per second; fixed : int64, ticks spent on each stripe before its first byte
+    change_ptr, change_at, change_rate : CSR resource -> when its rate falls, and to what, ascending in time
+    dies, noticed : int64 (resources,), when its rate falls to 0 and when that is noticed, else NEVER
+    notices : int64 (k,), ascending; after the first i of them a stripe of lane l goes by lane detour[i, l], -1: by none
+    room : int64 (ports,), how many stripes can ever wait for each port
+    """
+
+    ports: int
+    alpha: int
+    chain_ptr: NDArray[np.int64]
+    chain: NDArray[np.int32]
+    rate: NDArray[np.float64]
+    fixed: NDArray[np.int64]
+    change_ptr: NDArray[np.int64]
+    change_at: NDArray[np.int64]
+    change_rate: NDArray[np.float64]
+    dies: NDArray[np.int64]
+    noticed: NDArray[np.int64]
+    notices: NDArray[np.int64]
+    detour: NDArray[np.int32]
+    room: NDArray[np.int64]
+
+
+class Times(NamedTuple):
+    """What `run_events` fills in; seconds, except for `finish`.
+
+    finish : int64 ticks (rows,), of what has landed so far; parts : int64 (rows,), stripes that have not landed
+    out_begin, out_end, in_begin, in_end : float64 (stripes,), service by the ports; via : int32, the lane they went by
+    log_stripe, log_at, log_begin, log_end : crossings of links, and services by ports that were lost
+    queue : float64 (resources, 4), of links and receiving ports that serve packets; no rows if none do. Columns: what
+        waits and what comes in a tick, in ticks of work at the rate it began with; stripes that come; ticks worked
+    """
+
+    finish: NDArray[np.int64]
+    parts: NDArray[np.int64]
+    out_begin: NDArray[np.float64]
+    out_end: NDArray[np.float64]
+    in_begin: NDArray[np.float64]
+    in_end: NDArray[np.float64]
+    via: NDArray[np.int32]
+    log_stripe: NDArray[np.int32]
+    log_at: NDArray[np.int32]
+    log_begin: NDArray[np.float64]
+    log_end: NDArray[np.float64]
+    queue: NDArray[np.float64]
+
+
+class Ways(NamedTuple):
+    """How far stripes that go as packets have come: a column for each place of the longest lane but the first.
+
+    pace : float64 (stripes, places), what a stripe that comes there adds to what comes in a tick
+    first, last : int64 ticks, when its first byte came there and when its last one will, 0: not known; no rows without
+        links
+    """
+
+    pace: NDArray[np.float64]
+    first: NDArray[np.int64]
+    last: NDArray[np.int64]
+
 
 KERNELS = Kernels("simulator", "the simulator", 20)
 TICKS_PER_S = 10**12
@@ -22,7 +105,7 @@ _FREE, _ARRIVES, _FINISHED, _AGAIN, _NOTICED, _PREPARES, _COMES, _KINDS = 0, 1, 
 _CAME = -(2**62)  # plus a stripe at a place: its last byte is there. Below all other events: first of its instant
 _LONGEST_CHAIN = 8  # port, pod, spine, spine, pod, port
 _GRID, _STEEP = 2.0**40, 2.0**10  # paces are multiples of 1 / _GRID up to _STEEP: their sums are exact
-_BACKLOG, _INFLOW, _COMING, _WORKED = 0, 1, 2, 3  # columns of a queue, see tables.py
+_BACKLOG, _INFLOW, _COMING, _WORKED = 0, 1, 2, 3  # columns of a queue
 
 
 @KERNELS.compiled()
@@ -84,7 +167,7 @@ def _ticks(nbytes: float, rate: float) -> int:
 
 
 @KERNELS.compiled()
-def _rate(now: int, r: int, f: Fabric) -> float:
+def _rate(now: int, r: int, f: Resources) -> float:
     """The rate of resource `r` at `now`."""
     rate = f.rate[r]
     for c in range(f.change_ptr[r], f.change_ptr[r + 1]):
@@ -94,7 +177,7 @@ def _rate(now: int, r: int, f: Fabric) -> float:
 
 
 @KERNELS.compiled()
-def _served(begin: int, nbytes: int, r: int, f: Fabric) -> int:
+def _served(begin: int, nbytes: int, r: int, f: Resources) -> int:
     """When resource `r` is through with a stripe that it starts to serve at `begin`; NEVER: it dies first."""
     now, rate, left = begin + f.fixed[r], f.rate[r], float(nbytes)
     for c in range(f.change_ptr[r], f.change_ptr[r + 1]):
@@ -112,7 +195,7 @@ def _served(begin: int, nbytes: int, r: int, f: Fabric) -> int:
 
 
 @KERNELS.compiled()
-def _may_follow(head: int, end: int, nbytes: int, r: int, f: Fabric) -> int:
+def _may_follow(head: int, end: int, nbytes: int, r: int, f: Resources) -> int:
     """When the next resource, `r`, may start on a stripe whose first byte is there at `head` and whose last at `end`.
 
     Not so early that it would serve the first byte or the last before that. Those in between come no later than at an
@@ -136,7 +219,7 @@ def _flow(ticks: int, speed: float, r: int, queue: Any) -> None:
 
 
 @KERNELS.compiled()
-def _flow_by_steps(now: int, r: int, f: Fabric, queue: Any, since: Any) -> None:
+def _flow_by_steps(now: int, r: int, f: Resources, queue: Any, since: Any) -> None:
     """Bring the queue of a resource whose rate changes to `now`."""
     then, speed = since[r], 1.0
     for c in range(f.change_ptr[r], f.change_ptr[r + 1]):
@@ -152,7 +235,7 @@ def _flow_by_steps(now: int, r: int, f: Fabric, queue: Any, since: Any) -> None:
 
 
 @KERNELS.compiled(inline="always")
-def _catch_up(now: int, r: int, f: Fabric, queue: Any, since: Any) -> None:
+def _catch_up(now: int, r: int, f: Resources, queue: Any, since: Any) -> None:
     """Bring the queue of resource `r` to `now`."""
     if f.change_ptr[r] < f.change_ptr[r + 1]:
         _flow_by_steps(now, r, f, queue, since)
@@ -162,7 +245,7 @@ def _catch_up(now: int, r: int, f: Fabric, queue: Any, since: Any) -> None:
 
 
 @KERNELS.compiled()
-def _through_by_steps(now: int, work: float, r: int, f: Fabric) -> int:
+def _through_by_steps(now: int, work: float, r: int, f: Resources) -> int:
     speed = 1.0
     for c in range(f.change_ptr[r], f.change_ptr[r + 1]):
         at = f.change_at[c]
@@ -179,7 +262,7 @@ def _through_by_steps(now: int, work: float, r: int, f: Fabric) -> int:
 
 
 @KERNELS.compiled(inline="always")
-def _through(now: int, work: float, r: int, f: Fabric) -> int:
+def _through(now: int, work: float, r: int, f: Resources) -> int:
     """When resource `r` is through with `work` that waits there at `now`; NEVER: it dies first."""
     end = LAST + 1
     if f.change_ptr[r] < f.change_ptr[r + 1]:
@@ -197,7 +280,9 @@ def _pace(nbytes: int, rate: float, ticks: int) -> float:
 
 
 @KERNELS.compiled()
-def _follow(now: int, s: int, place: int, lane: int, nbytes: int, f: Fabric, queue: Any, since: Any, way: Ways) -> None:
+def _follow(
+    now: int, s: int, place: int, lane: int, nbytes: int, f: Resources, queue: Any, since: Any, way: Ways
+) -> None:
     """The first byte of a stripe comes from a link to the next place of its lane: at which pace the rest will."""
     i, c = place - 1, f.chain_ptr[lane]
     if way.last[s, i] == 0:  # more comes to the link: it leaves when that is through, if nothing else comes there
@@ -210,7 +295,7 @@ def _follow(now: int, s: int, place: int, lane: int, nbytes: int, f: Fabric, que
 
 
 @KERNELS.compiled()
-def _leave(now: int, s: int, place: int, lane: int, end: int, f: Fabric, queue: Any, since: Any, way: Ways) -> None:
+def _leave(now: int, s: int, place: int, lane: int, end: int, f: Resources, queue: Any, since: Any, way: Ways) -> None:
     """The last byte of a stripe is at a link, and leaves it at `end`. The rest of the stripe at later places is
     rescheduled so that it arrives at `end`, and not at the expected time."""
     c = f.chain_ptr[lane]
@@ -232,7 +317,7 @@ def _leave(now: int, s: int, place: int, lane: int, end: int, f: Fabric, queue: 
 
 
 @KERNELS.compiled()
-def run_events(w: Work, f: Fabric, t: Times, packets: bool, by_row: bool) -> tuple[int, int, int, int]:
+def run_events(w: Work, f: Resources, t: Times, packets: bool, by_row: bool) -> tuple[int, int, int, int]:
     """Fill `t`; links and receiving ports serve `packets`, or else whole stripes. A sending port serves the lowest row
     that is ready, `by_row`, or else what has been ready for longest.
 

@@ -48,7 +48,7 @@ class Fault:
 
 @dataclass(frozen=True, eq=False)
 class FaultTables:
-    """Faults as the event loop takes them (`tables.Fabric`), and the lanes that detours may use.
+    """Faults as the event loop takes them (`Resources`), and the lanes that detours may use.
 
     changes : port -> (ticks, rate out, rate in), ascending; deaths : port -> (ticks, ticks when noticed)
     notices : ticks, ascending, after which lanes change; lanes : the lanes given, then backups

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 from optcc.errors import InputError
 from optcc.files.writing import check_place, written
 from optcc.schedule import Stage
-from optcc.simulation.simulator import Services, Simulation
-from optcc.simulation.usage import forced_idle, services
+from optcc.simulation.simulator import Services, Simulation, forced_idle, services
 from optcc.values.units import format_seconds, format_size
 
 if TYPE_CHECKING:

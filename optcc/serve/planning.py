@@ -18,7 +18,7 @@ from optcc.discover import apply_failures, load_topology
 from optcc.discover.preset import PREFIX
 from optcc.errors import InputError, OptccError
 from optcc.plans.plan import Plan
-from optcc.serve.messages import ClusterRequest, ErrorBody, PlanRequest
+from optcc.serve.requests import ClusterRequest, ErrorBody, PlanRequest
 from optcc.values.cluster import Cluster
 from optcc.values.units import parse_seconds, parse_size
 
