@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from optcc.machine.finding import PartFinding
+from optcc.machine.findings import PartFinding
 from optcc.reports import doctor
 from optcc.reports.doctor_torch import examine_torch
 

@@ -63,7 +63,7 @@ def simulate(
     carried goes by another live NIC of its server once that is noticed.
     """
     from optcc.cli.plan_files import load_proved
-    from optcc.discover.failures import parse_fault
+    from optcc.discover.given import parse_fault
     from optcc.planner.search import baseline
     from optcc.reports.console import working
     from optcc.reports.simulation import print_simulation, simulation_json, timeline_title

@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.files.content import json_object, text_of
-from optcc.files.reading import read_file, shown
+from optcc.files.reading import json_object, read_file, shown, text_of
 from optcc.files.writing import write_file
 from optcc.plans.fields import plan_in, plan_out
 from optcc.plans.plan import Plan

@@ -7,8 +7,7 @@ from pathlib import Path
 
 from rich.table import Table
 
-from optcc.machine.finding import PartFinding
-from optcc.machine.packages import package_version
+from optcc.machine.findings import PartFinding, package_version
 from optcc.machine.rdma import LIBRARY, RdmaPort, can_load, own_sysfs, rdma_ports
 from optcc.machine.sysfs import Folder
 from optcc.reports.console import show

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 
-from optcc.machine.finding import PartFinding
+from optcc.machine.findings import PartFinding
 
 _GIVES = "optcc.pytorch: plans over torch.distributed, a hook for DDP"
 _GET = "make torch (for processors), or the extra `torch` (with CUDA, 6 GB)"

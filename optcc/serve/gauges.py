@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import inf
 
-from optcc.diagnose.doubt import Sure
-from optcc.diagnose.keep import InterruptionCosts, keep_or_drain, overheads_of
-from optcc.diagnose.metrics import set_costs
-from optcc.diagnose.possible import overhead
+from optcc.diagnose.diagnosis import set_costs
+from optcc.diagnose.fit import Sure
+from optcc.diagnose.keep import InterruptionCosts, keep_or_drain, overhead, overheads_of
 from optcc.errors import InfeasibleError
 from optcc.planner.standby.planner import Planner
 from optcc.plans.plan import Plan
