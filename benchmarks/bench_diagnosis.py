@@ -24,9 +24,8 @@ from rich.progress import track
 import optcc
 from benchmarks import diagnosis_wires as wires
 from benchmarks.pages import parser, write
-from optcc.diagnose.doubt import Sure
-from optcc.diagnose.evidence import Evidence
-from optcc.diagnose.ports import NicDirections
+from optcc.diagnose.evidence import Evidence, NicDirections
+from optcc.diagnose.fit import Sure
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Verdict, judge
 from tests.diagnosis_rig import Lab, random_faults

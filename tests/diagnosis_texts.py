@@ -9,9 +9,9 @@ from datetime import date
 from fractions import Fraction
 from pathlib import Path
 
-from optcc.diagnose.ports import NicDirections
+from optcc.diagnose.evidence import NicDirections
 from optcc.discover.topology import Measured
-from optcc.discover.yaml_writer import write_yaml
+from optcc.discover.yaml_file import write_yaml
 from optcc.values.cluster import Cluster, Nic, Server
 
 HOSTS = ("server0", "server1")

@@ -9,9 +9,8 @@ import random
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from optcc.diagnose.diagnosis import diagnose
-from optcc.diagnose.metrics import metrics_text
-from optcc.diagnose.ports import NicDirections
+from optcc.diagnose.diagnosis import diagnose, metrics_text
+from optcc.diagnose.evidence import NicDirections
 from optcc.diagnose.readers import gather
 from tests.diagnosis_rig import Lab
 

@@ -19,7 +19,7 @@ import optcc
 from optcc.cli import main
 from optcc.discover import load_topology
 from optcc.discover.calibration import MeasuredPair, calibrated, classes_of, measured_as, nic_rates, tolerance_of
-from optcc.discover.yaml_writer import write_yaml
+from optcc.discover.yaml_file import write_yaml
 from optcc.errors import InputError
 from optcc.runtime.measuring.calibrate import MOST_BYTES, burst, chain, measure, rounds_of
 from optcc.schedule import Port

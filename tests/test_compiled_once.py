@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from optcc.machine import kept
+from optcc.machine import kernels
 from optcc.runtime.compiled import compiling
 from optcc.runtime.compiled.choice import ChunkPath, warm
 from optcc.runtime.compiled.finding import examine_path
@@ -37,7 +37,7 @@ def test_the_doctor_says_which_path_runs_take(monkeypatch: pytest.MonkeyPatch) -
     assert examine_path({}).seen == "to be compiled at the first use, 15 to 30 s"
     monkeypatch.setattr(compiling, "is_compiled", lambda: True)
     assert (examine_path({}).present, examine_path({}).seen) == (True, "compiled")
-    monkeypatch.setattr(kept, "places", lambda: ())
+    monkeypatch.setattr(kernels, "cache_places", lambda: ())
     assert (examine_path({}).seen, examine_path({}).get) == (
         "to be compiled by each process: no folder keeps it",
         "NUMBA_CACHE_DIR",

@@ -8,8 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from optcc.diagnose.evidence import Evidence
-from optcc.diagnose.ports import NicDirections
+from optcc.diagnose.evidence import Evidence, NicDirections
 from optcc.diagnose.readers import READERS, gather, read_text
 from optcc.diagnose.verdict import judge
 from optcc.discover.nccl_log import parse_log

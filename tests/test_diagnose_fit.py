@@ -8,12 +8,9 @@ from itertools import permutations
 
 import pytest
 
-from optcc.diagnose import doubt
-from optcc.diagnose.averages import averages
-from optcc.diagnose.doubt import Sure
-from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
-from optcc.diagnose.fit import problem
-from optcc.diagnose.ports import IN, OUT, NicDirections, port
+from optcc.diagnose import fit as doubts
+from optcc.diagnose.evidence import IN, NOTHING, OUT, Evidence, NicDirections, Observation, Sign, port
+from optcc.diagnose.fit import Sure, averages, problem
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Outcome, Verdict, judge
 from optcc.values.cluster import Cluster
@@ -231,7 +228,7 @@ def test_signs_stay_beside_the_nic_that_they_are_of() -> None:
 def test_certainty_needs_other_explanations_to_be_two_faults_worse(monkeypatch: pytest.MonkeyPatch) -> None:
     one = lab({(1, 0): 0.3})
     pair = [("a.txt", one.table("sendrecv", [0, 1], [0]))]
-    monkeypatch.setattr(doubt, "CERTAIN_BY", 0.0)
+    monkeypatch.setattr(doubts, "CERTAIN_BY", 0.0)
     (found,) = judged(one, pair).findings
     assert found.sure is Sure.CERTAIN  # wrongly: what the bound of two faults is for
 

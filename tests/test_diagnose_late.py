@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from optcc.diagnose.evidence import NicDirections
 from optcc.diagnose.late import ENOUGH, late_ranks
-from optcc.diagnose.ports import NicDirections
 from optcc.diagnose.ras import read_ras
 from optcc.diagnose.readers import gather, read_text
 from optcc.diagnose.verdict import Outcome, judge

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from optcc.diagnose.ports import IN, OUT, NicDirections, port
+from optcc.diagnose.evidence import IN, OUT, NicDirections, port
 from optcc.diagnose.readers import gather, read_text
 from optcc.discover.nccl_log import parse_log
 from optcc.values.cluster import Cluster

@@ -7,12 +7,9 @@ import random
 
 import pytest
 
-from optcc.diagnose import noise
-from optcc.diagnose.averages import ALIKE, averages
-from optcc.diagnose.doubt import Sure
-from optcc.diagnose.evidence import Evidence, Observation
-from optcc.diagnose.noise import LEAST_NOISE, NOISE, Repeated, spreads
-from optcc.diagnose.ports import NicDirections
+from optcc.diagnose import fit
+from optcc.diagnose.evidence import Evidence, NicDirections, Observation
+from optcc.diagnose.fit import ALIKE, LEAST_NOISE, NOISE, Repeated, Sure, averages, spreads
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Outcome, Verdict, judge
 from optcc.values.cluster import Cluster
@@ -132,8 +129,8 @@ def test_kinds_have_their_own_spread() -> None:
 
 def test_the_studies_notice_a_spread_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     """With what rows of one run show as the noise, healthy NICs are accused."""
-    monkeypatch.setattr(noise, "LEAST_NOISE", 0.003)
-    monkeypatch.setattr("optcc.diagnose.averages.spreads", lambda found, alike: ({}, 0.003))
+    monkeypatch.setattr(fit, "LEAST_NOISE", 0.003)
+    monkeypatch.setattr("optcc.diagnose.fit.spreads", lambda found, alike: ({}, 0.003))
     monkeypatch.setattr("optcc.diagnose.verdict.DEGRADED", 0.001)
     ports = NicDirections(Lab(8, 4, {}).cluster)
     accused = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from optcc.diagnose.ports import OUT, NicDirections, port
+from optcc.diagnose.evidence import OUT, NicDirections, port
 from optcc.diagnose.readers import gather, read_text, watched
 from optcc.diagnose.verdict import judge
 from optcc.errors import InputError

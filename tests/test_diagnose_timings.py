@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from optcc.diagnose.evidence import IN, OUT, port
 from optcc.diagnose.loads import KINDS, RankPlace, Use, loads
-from optcc.diagnose.ports import IN, OUT, port
 from optcc.diagnose.readers import gather, read_text
 from optcc.discover.nccl_log import wanted_by
 from optcc.errors import InputError

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from optcc.diagnose.evidence import NOTHING, Evidence
-from optcc.diagnose.ports import IN, OUT, NicDirections, port
+from optcc.diagnose.evidence import IN, NOTHING, OUT, Evidence, NicDirections, port
 from optcc.diagnose.readers import gather
 from optcc.diagnose.verdict import judge
 from optcc.errors import InputError

@@ -9,12 +9,10 @@ from itertools import combinations
 
 import pytest
 
-from optcc.diagnose.causes import ACS, BOND, DISABLED, MTU, NO_DIRECT, OFF, SOCKETS, causes_in
-from optcc.diagnose.diagnosis import diagnose, diagnosis_json
-from optcc.diagnose.doubt import Sure
-from optcc.diagnose.evidence import Evidence, Observation
-from optcc.diagnose.metrics import metrics_text
-from optcc.diagnose.ports import IN, OUT, NicDirections, port
+from optcc.diagnose.diagnosis import diagnose, diagnosis_json, metrics_text
+from optcc.diagnose.evidence import IN, OUT, Evidence, NicDirections, Observation, port
+from optcc.diagnose.fit import Sure
+from optcc.diagnose.log_evidence import ACS, BOND, DISABLED, MTU, NO_DIRECT, OFF, SOCKETS, causes_in
 from optcc.diagnose.print_diagnosis import print_diagnosis
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Outcome, Verdict, judge

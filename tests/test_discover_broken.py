@@ -85,12 +85,12 @@ def test_any_options_are_taken_or_refused(nic_rate: str, nics: str) -> None:
 
 def test_the_fuzz_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader with a fault that only broken files meet: an attribute taken for a number unseen."""
-    from optcc.discover import nccl_gpus
+    from optcc.discover import nccl_xml
 
     def careless(element: object, key: str, path: str) -> int:
         return int(element.get(key))  # type: ignore[attr-defined]
 
-    monkeypatch.setattr(nccl_gpus, "number", careless)
+    monkeypatch.setattr(nccl_xml, "number", careless)
     quick = settings(
         max_examples=5000, phases=[Phase.generate], database=None, report_multiple_bugs=False, derandomize=True
     )

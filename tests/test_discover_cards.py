@@ -8,7 +8,7 @@ import pytest
 
 from optcc.discover import Topology
 from optcc.discover.given import Given
-from optcc.discover.interface_names import Standing, standing
+from optcc.discover.nic_choice import Standing, standing
 from optcc.errors import InputError
 from tests.one_source import read_nccl_xml
 from tests.test_discover import GBPS

@@ -297,7 +297,7 @@ def test_fractions_stay_small() -> None:
     """A slot's rate is rounded, so that plans have no denominators of 13 (128b/130b)."""
     from lxml import etree
 
-    from optcc.discover.pci import slot_of
+    from optcc.discover.nic_choice import slot_of
 
     element = etree.fromstring('<pci link_speed="8 GT/s" link_width="16"/>')
     slot = slot_of(element)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from optcc.cli import main
 from optcc.discover import load_topology
-from optcc.discover.hostlist import expand_hosts
+from optcc.discover.given import expand_hosts
 from optcc.errors import InputError
 
 

@@ -13,8 +13,7 @@ from optcc.cli import main
 from optcc.discover import Topology, load_topology
 from optcc.discover.given import Given
 from optcc.discover.rails import FIX
-from optcc.discover.yaml_file import read_yaml
-from optcc.discover.yaml_writer import write_yaml
+from optcc.discover.yaml_file import read_yaml, write_yaml
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster
 from tests.one_source import read_nccl_xml

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from optcc.discover import Measured, load_topology
 from optcc.discover.given import Given
-from optcc.discover.yaml_file import read_yaml
-from optcc.discover.yaml_writer import write_yaml
+from optcc.discover.yaml_file import read_yaml, write_yaml
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.test_discover import GBPS

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from optcc.cli import doctor, main
 from optcc.cli.doctor import examine_torch
-from optcc.machine.finding import PartFinding
+from optcc.machine.findings import PartFinding
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:

@@ -9,8 +9,7 @@ from math import inf
 import pytest
 
 import optcc
-from optcc.diagnose.keep import InterruptionCosts, KeepOrDrain, keep_or_drain, overheads_of
-from optcc.diagnose.possible import plan_overhead
+from optcc.diagnose.keep import InterruptionCosts, KeepOrDrain, keep_or_drain, overheads_of, plan_overhead
 from optcc.planner.search import baseline
 from optcc.plans.plan import Plan
 from optcc.simulation.simulator import simulate

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from optcc.machine import kept, kernels
+from optcc.machine import kernels
 from optcc.machine.kernels import Kernels
 from tests.free_port import free_port
 
@@ -129,7 +129,7 @@ def test_what_is_damaged_is_made_anew(folder: Path, said: list[str], damage: str
     file.write_bytes(broken)
     said.clear()
     assert (_new()(4), said) == (8, [ONCE])
-    assert kept.found(file.name, _new()._cache._stamp) is not None  # whole again
+    assert kernels.read_kept(file.name, _new()._cache._stamp) is not None  # whole again
 
 
 def test_what_is_of_other_sources_is_made_anew(folder: Path, said: list[str]) -> None:
@@ -170,10 +170,10 @@ def bare(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     (tmp_path / "tmp").mkdir()
     (tmp_path / "tmp").chmod(0o1777)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setattr(kept, "TEMPORARY", (str(tmp_path / "tmp"),))
-    kept._places.cache_clear()
+    monkeypatch.setattr(kernels, "TEMPORARY", (str(tmp_path / "tmp"),))
+    kernels._cache_places.cache_clear()
     yield tmp_path
-    kept._places.cache_clear()
+    kernels._cache_places.cache_clear()
 
 
 def _private(bare: Path) -> Path:
@@ -181,11 +181,11 @@ def _private(bare: Path) -> Path:
 
 
 def test_the_order_of_places(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert kept.places() == (bare / "home/.cache/optcc", _private(bare))
+    assert kernels.cache_places() == (bare / "home/.cache/optcc", _private(bare))
     monkeypatch.setenv("XDG_CACHE_HOME", str(bare / "cache"))
-    assert kept.places() == (bare / "cache/optcc", _private(bare))
+    assert kernels.cache_places() == (bare / "cache/optcc", _private(bare))
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(bare / "asked" / "for"))
-    assert kept.places() == (bare / "asked/for/optcc", bare / "cache/optcc", _private(bare))
+    assert kernels.cache_places() == (bare / "asked/for/optcc", bare / "cache/optcc", _private(bare))
     for place in (bare / "home/.cache", bare / "cache/optcc", _private(bare)):
         assert not place.exists() or stat.S_IMODE(place.stat().st_mode) == 0o700
 
@@ -194,30 +194,30 @@ def test_the_order_of_places(bare: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_without_a_home_a_private_folder_is_taken(bare: Path, monkeypatch: pytest.MonkeyPatch, home: str) -> None:
     monkeypatch.setenv("HOME", home)
     monkeypatch.chdir(bare)
-    assert [place for place in kept.places() if place.is_relative_to(bare)] == [_private(bare)]
+    assert [place for place in kernels.cache_places() if place.is_relative_to(bare)] == [_private(bare)]
 
 
 def test_no_folder_that_others_can_write_is_taken(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = (bare / "home/.cache/optcc", _private(bare))
-    assert kept.places() == mine
+    assert kernels.cache_places() == mine
     for place, above in ((mine[0], bare / "home/.cache"), (mine[1], bare / "tmp")):
         rest = tuple(other for other in mine if other != place)
         for spoiled, mode in ((place, 0o777), (place, 0o770), (above, 0o777), (above, 0o770)):
             before = stat.S_IMODE(spoiled.stat().st_mode)
             spoiled.chmod(mode)
-            kept._places.cache_clear()
-            assert kept.places() == rest, (spoiled, oct(mode))
+            kernels._cache_places.cache_clear()
+            assert kernels.cache_places() == rest, (spoiled, oct(mode))
             spoiled.chmod(before)
     mine[0].rmdir()
     mine[0].symlink_to(bare / "home")
-    kept._places.cache_clear()
-    assert kept.places() == mine[1:]
+    kernels._cache_places.cache_clear()
+    assert kernels.cache_places() == mine[1:]
     monkeypatch.setattr(os, "geteuid", lambda: 12345)  # all that is here is of another user, or root's
-    assert all(place.lstat().st_uid in (0, 12345) for place in kept.places())
+    assert all(place.lstat().st_uid in (0, 12345) for place in kernels.cache_places())
 
 
 def test_the_next_folder_takes_what_the_first_cannot(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    first, second = kept.places()
+    first, second = kernels.cache_places()
     write = Path.write_bytes
 
     def full(path: Path, data: bytes) -> int:
@@ -227,8 +227,8 @@ def test_the_next_folder_takes_what_the_first_cannot(bare: Path, monkeypatch: py
         return write(path, data)
 
     monkeypatch.setattr(Path, "write_bytes", full)
-    kept.keep("it", b"stamp", b"data")
-    assert (kept.found("it", b"stamp"), kept.found("it", b"other")) == (b"data", None)
+    kernels.write_kept("it", b"stamp", b"data")
+    assert (kernels.read_kept("it", b"stamp"), kernels.read_kept("it", b"other")) == (b"data", None)
     assert (list(first.iterdir()), [path.name for path in second.iterdir()]) == ([], ["it"])
 
 

@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from optcc.cli import main
 from optcc.discover import load_topology
 from optcc.errors import InputError
-from optcc.files.regular import kind_of, open_regular, read_regular
+from optcc.files.reading import kind_of, open_regular, read_regular
 from optcc.machine.sysfs import Folder
 from tests.test_discover_sysfs import card, rdma
 
@@ -157,6 +157,6 @@ def test_a_file_that_changes_under_our_hands_is_checked_again(tmp_path: Path, mo
     os.mkfifo(fifo)
     assert kind_of(fifo.stat().st_mode) == "a FIFO"
     before = regular.stat()
-    monkeypatch.setattr("optcc.files.regular.os.stat", lambda path: before)
+    monkeypatch.setattr("optcc.files.reading.os.stat", lambda path: before)
     with pytest.raises(OSError, match="a FIFO"):
         open_regular(fifo)

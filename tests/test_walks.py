@@ -206,18 +206,18 @@ def test_torch_keeps_to_its_budgets(two: TorchRanks) -> None:
 
 
 def test_a_walk_through_one_file_more_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    from optcc.files import content  # of a room that no bound passes
+    from optcc.files import reading  # of a room that no bound passes
 
     files = warm(in_python)
     monkeypatch.setitem(BUDGETS, "bound in Python", Walk(len(files), 1))
     assert too_long({"bound in Python": files}) == {}
 
     def longer(server: str) -> object:
-        content.text_of(b"")
+        reading.text_of(b"")
         return in_python(server)
 
     more = warm(longer)
-    assert set(more) - set(files) == {"optcc/files/content.py"}
+    assert set(more) - set(files) == {"optcc/files/reading.py"}
     assert too_long({"bound in Python": more}) == {"bound in Python": more}
 
 

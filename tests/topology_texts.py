@@ -6,8 +6,7 @@ from collections.abc import Callable
 
 from optcc.discover import Topology
 from optcc.discover.given import Given
-from optcc.discover.yaml_file import read_yaml
-from optcc.discover.yaml_writer import write_yaml
+from optcc.discover.yaml_file import read_yaml, write_yaml
 from optcc.errors import InputError
 
 RATE = Given.parse("400Gb/s")

@@ -87,7 +87,7 @@ def calibrate(
     one. Ranks are started as by `optcc run`: here, or by torchrun, mpirun, srun or --rendezvous.
     """
     from optcc.discover.calibration import measured_as
-    from optcc.discover.yaml_writer import save_yaml, write_yaml
+    from optcc.discover.yaml_file import save_yaml, write_yaml
     from optcc.runtime.compiled.choice import path_asked, path_of, warm
     from optcc.values.units import parse_seconds
 
@@ -143,7 +143,7 @@ def _measure(
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from optcc.discover.calibration import MeasuredPair, calibrated, nic_rates, tolerance_of
-    from optcc.discover.failures import parse_fail
+    from optcc.discover.given import parse_fail
     from optcc.runtime.measuring.calibrate import measure
     from optcc.schedule.routes import ports_of
     from optcc.values.units import parse_rate

@@ -25,9 +25,8 @@ from optcc.cli.options import (
 from optcc.errors import InputError
 
 if TYPE_CHECKING:
-    from optcc.diagnose.evidence import Evidence
+    from optcc.diagnose.evidence import Evidence, NicDirections
     from optcc.diagnose.keep import InterruptionCosts
-    from optcc.diagnose.ports import NicDirections
     from optcc.discover import Topology
     from optcc.values.cluster import Cluster
 
@@ -96,13 +95,11 @@ def diagnose(
     given twice for what its counters counted in between; SERVER=FILE for what ibstat, rdma link and others print, and
     SERVER/NIC=FILE for perfquery, ethtool -S or mlxlink.
     """
-    from optcc.diagnose.diagnosis import Question, diagnosis_json, servers_to_drain
+    from optcc.diagnose.diagnosis import Question, diagnosis_json, servers_to_drain, write_metrics
     from optcc.diagnose.diagnosis import diagnose as conclude
+    from optcc.diagnose.evidence import NicDirections
     from optcc.diagnose.fit import DEGRADED
-    from optcc.diagnose.metrics import write_metrics
-    from optcc.diagnose.picture import draw
-    from optcc.diagnose.ports import NicDirections
-    from optcc.diagnose.print_diagnosis import print_diagnosis
+    from optcc.diagnose.print_diagnosis import draw, print_diagnosis
     from optcc.reports.console import working
     from optcc.reports.metrics import need_prometheus
 

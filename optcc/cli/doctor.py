@@ -10,8 +10,7 @@ import click
 from rich.table import Table
 
 from optcc.cli.options import emit, json_option
-from optcc.machine.finding import PartFinding
-from optcc.machine.packages import package_version
+from optcc.machine.findings import PartFinding, package_version
 from optcc.machine.rdma import LIBRARY, RdmaPort, can_load, own_sysfs, rdma_ports
 from optcc.machine.sysfs import Folder
 from optcc.reports.console import show

@@ -239,12 +239,12 @@ def load_source(topology: str | Sequence[str], servers: int | None, nic_rate: st
 
 def _of_host_file(hosts: str | None) -> str | None:
     """--hosts, or the text of mpirun's host file that it names."""
-    from optcc.discover.hostlist import LONGEST
+    from optcc.discover.given import LONGEST_LIST
     from optcc.files.reading import read_file
 
     if hosts is None or not Path(hosts).is_file():
         return hosts
-    return read_file(hosts, LONGEST, what="host file", expected="a host in each line").decode("utf-8", "replace")
+    return read_file(hosts, LONGEST_LIST, what="host file", expected="a host in each line").decode("utf-8", "replace")
 
 
 def read_costs(alpha: str, per_chunk: str) -> dict[str, Fraction]:

@@ -63,7 +63,7 @@ def simulate(
     carried goes by another live NIC of its server once that is noticed.
     """
     from optcc.cli.options import load_proved
-    from optcc.discover.failures import parse_fault
+    from optcc.discover.given import parse_fault
     from optcc.planner.search import baseline
     from optcc.reports.console import print_simulation, simulation_json, timeline_title, working
     from optcc.simulation.faults import check_alive

@@ -31,7 +31,7 @@ def topo(
     server, and several files of one NAME are of one server.
     """
     from optcc.discover.topology import listed
-    from optcc.discover.yaml_writer import save_yaml, write_yaml
+    from optcc.discover.yaml_file import save_yaml, write_yaml
 
     check_output(output, as_json)
     found = load_source(topology, servers, nic_rate)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
-from optcc.diagnose.ports import IN, OUT, NicDirections, port
-from optcc.discover.nccl_log import Log, parse_log
-from optcc.discover.nccl_trouble import FLUSHED, STATUS, FailedCompletion
+from optcc.diagnose.evidence import IN, NOTHING, OUT, Evidence, NicDirections, Observation, Sign, port
+from optcc.discover.nccl_log import FLUSHED, STATUS, FailedCompletion, Log, parse_log
 
 GRAVE = ("port error", "port_err", "device fatal", "fatal", "catastrophic", "ibv_", "lid change")
 MOST_SIGNS = 64
@@ -154,3 +152,66 @@ def _peers(failure: FailedCompletion, own: Sequence[int], log: Log, ports: NicDi
     others = [nic for each in ([peer] if peer else sorted(job - {server})) for nic in ports.nics_of(each)]
     same = [nic for nic in others if ports.rail(nic) in rails and nic not in own]
     return same or (others if peer and peer != server else [])
+
+
+_DISABLED = re.compile(r"GPU Direct RDMA Disabled for ", re.I)
+_CHANNEL = re.compile(
+    r"Channel \d{1,4}(?:/\d{1,4})? : .{1,80}? via NET/(\w{1,20})/\d{1,4}(/GDRDMA\S{0,20}|/GDR\S{0,20})?"
+)
+_SOCKET = re.compile(r"NET/Socket : Using|Using network Socket", re.I)
+_BOND = re.compile(r"NET/IB[P ]? ?: Using.{0,200}?\b(\w{0,40}bond\w{0,40}):\d")
+_PER_CONNECTION = re.compile(r"NCCL_IB_QPS_PER_CONNECTION(?:=| set (?:by environment )?to )\s?(\d{1,4})")
+_MTU = re.compile(r"\bqpn \d{1,10} mtu (\d)\b|active_mtu:\s{0,8}\d{3,4} \((\d)\)")
+_ACS = re.compile(r"ACSCtl:.{0,80}?(?:SrcValid\+|ReqRedir\+)")
+_OFF = re.compile(r"(?:NCCL_IB_DISABLE(?:=| set (?:by environment )?to )1|"
+                  r"NCCL_NET_GDR_LEVEL(?:=| set (?:by environment )?to )(?:LOC|0))\b")  # fmt: skip
+_MAYBE = re.compile(r"NET/|GPU Direct|ACSCtl|mtu|NCCL_(?:IB_DISABLE|IB_QPS|NET_GDR)|network Socket", re.I)
+"""What a line has that is looked at: most lines have nothing of it."""
+LEAST_MTU = 4
+"""As verbs number them, 2048 bytes: of less, headers take 5 % and more."""
+NO_DIRECT = "no GPU-direct RDMA: data goes through the host's memory; load nvidia-peermem, or use DMA-BUF"
+DISABLED = "GPU-direct RDMA is disabled for NICs: load nvidia-peermem, or use DMA-BUF"
+SOCKETS = "TCP sockets in place of InfiniBand or RoCE"
+BOND = "a bond: a connection of one queue pair uses one of its ports; NCCL_IB_QPS_PER_CONNECTION=2 uses both"
+MTU = "an MTU below 2048 bytes"
+ACS = "ACS is on for a PCI bridge: what GPU and NIC exchange goes by the root complex"
+OFF = "GPU-direct RDMA or InfiniBand is switched off in the environment"
+
+
+def causes_in(text: str, source: str) -> tuple[str, ...]:
+    """A sentence for each cause, with the first line that shows it."""
+    lines: dict[str, list[int]] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if not _MAYBE.search(line):
+            continue
+        for what in _in_line(line):
+            lines.setdefault(what, []).append(number)
+        channel, pairs = _CHANNEL.search(line), _PER_CONNECTION.search(line)
+        if channel and channel[2]:  # some NICs have it; what is slow on the others is no cause for all
+            lines.setdefault("direct", []).append(number)
+        if pairs and int(pairs[1]) > 1:
+            lines.setdefault("several", []).append(number)
+    for cleared, by in ((NO_DIRECT, "direct"), (BOND, "several")):
+        if by in lines:
+            del lines[by]
+            lines.pop(cleared, None)
+    return tuple(f"{what} ({source}:{found[0]}, lines: {len(found)})" for what, found in lines.items())
+
+
+def _in_line(line: str) -> Iterator[str]:
+    """The causes that a line shows."""
+    if channel := _CHANNEL.search(line):
+        if not channel[2]:
+            yield SOCKETS if channel[1] == "Socket" else NO_DIRECT
+    elif _DISABLED.search(line):
+        yield DISABLED
+    elif _SOCKET.search(line):
+        yield SOCKETS
+    elif _BOND.search(line):
+        yield BOND
+    if _OFF.search(line):
+        yield OFF
+    if (mtu := _MTU.search(line)) and int(mtu[1] or mtu[2]) < LEAST_MTU:
+        yield MTU
+    if _ACS.search(line):
+        yield ACS

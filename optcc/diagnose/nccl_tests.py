@@ -12,14 +12,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import Any
 
-from optcc.diagnose.evidence import NOTHING, Evidence, Observation, Sign
-from optcc.diagnose.json_text import dicts, parsed
+from optcc.diagnose.evidence import NOTHING, Evidence, NicDirections, Observation, Sign
 from optcc.diagnose.late import late_ranks
-from optcc.diagnose.loads import KINDS, RankPlace, loads, parts
-from optcc.diagnose.nccl_use import use_of
-from optcc.diagnose.ports import NicDirections
-from optcc.discover.nccl_log import RANK, Log, parse_log
-from optcc.discover.nccl_trouble import FLUSHED
+from optcc.diagnose.loads import KINDS, RankPlace, loads, parts, use_of
+from optcc.discover.nccl_log import FLUSHED, RANK, Log, parse_log
+from optcc.discover.pasted import dicts, parsed
 
 LARGE = 32 << 20
 """Bytes from which a row counts: at 400 Gb/s 32 MiB take 0.7 ms, a hundred times a hop's latency."""

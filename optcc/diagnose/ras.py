@@ -11,9 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from optcc.diagnose.evidence import Evidence, Sign
-from optcc.diagnose.json_text import dicts, parsed
-from optcc.diagnose.ports import NicDirections
+from optcc.diagnose.evidence import Evidence, NicDirections, Sign
+from optcc.discover.pasted import dicts, parsed
 
 _PROCESS = re.compile(
     r"(?:Process|managed by process) (\d{1,9}) on node (\S{1,255})(?: managing GPUs? ([\d,-]{1,80}))?"

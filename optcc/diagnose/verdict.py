@@ -3,21 +3,241 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 
-from optcc.diagnose.averages import EXACT, Average, Standard, averages
-from optcc.diagnose.doubt import NicConfidence, Sure, doubts
-from optcc.diagnose.evidence import NOTHING, Evidence, Sign
-from optcc.diagnose.fit import DEGRADED, Fit, Problem, fit, problem
-from optcc.diagnose.measure import Measure, Open, what_to_measure
-from optcc.diagnose.noise import LEAST_NOISE, NOISE
-from optcc.diagnose.ports import IN, OUT, NicDirections, port
-from optcc.diagnose.wider import Beyond, SlowAlike, SlowServer, beyond, slow_alike, slow_servers
+from optcc.diagnose.evidence import IN, NOTHING, OUT, Evidence, NicDirections, Sign, port
+from optcc.diagnose.fit import (
+    BEYOND,
+    DEGRADED,
+    EXACT,
+    LEAST_NOISE,
+    NOISE,
+    TWO,
+    Average,
+    Fit,
+    NicConfidence,
+    Problem,
+    Standard,
+    Sure,
+    averages,
+    doubts,
+    fit,
+    how_sure,
+    problem,
+)
 from optcc.values.cluster import Cluster, Nic, Server
+
+SIZES = "-b 256M -e 4G -f 2 -g 1"
+MOST_NAMED = 8
+MOST_SUSPECTS = 4
+MANY = 16
+"""NICs that fit alike from which whole rails are measured: pairs would clear too few of them."""
+
+
+@dataclass(frozen=True)
+class Measure:
+    """`why` : what it tells; `command` : to be run on the cluster, its output being evidence."""
+
+    why: str
+    command: str
+
+
+@dataclass(frozen=True)
+class Open:
+    """A NIC that is named: its rivals, and whether these are as likely."""
+
+    nic: str
+    rivals: Sequence[str]
+    possible: bool
+
+
+def what_to_measure(
+    named: Sequence[Open],
+    paths: Sequence[tuple[str, Sequence[str]]],
+    low: Sequence[str],
+    paced: bool,
+    unmeasured: Sequence[str],
+    suspects: Sequence[str],
+    ports: NicDirections,
+) -> tuple[Measure, ...]:
+    """What would settle what is open, at most `MOST_NAMED` commands.
+
+    paths : slow measurements that no NIC explains, (where, NICs) each; low : kinds whose healthy rate is not known
+    paced : whether anything was measured; unmeasured : NICs not seen at their rate; suspects : those with grave signs
+    """
+    if low and not named:
+        return all_pairs(ports, f"of {', '.join(low)} none may be healthy: ")
+    if not paced and not named:
+        return each_rail(ports, "nothing was measured")
+    open_ = [one for one in named if one.possible]
+    many = min(len(ports.cluster.servers), MANY)
+    if wide := [len(one.rivals) + 1 for one in open_ if len(one.rivals) >= many]:
+        return each_rail(ports, f"{max(wide)} NICs fit alike")
+    names = [one.nic for one in named]
+    wanted = [measure for one in open_ for measure in apart(one.nic, one.rivals, names, ports)]
+    wanted += [measure for where, nics in paths for measure in path_again(where, nics, ports)]
+    wanted += [measure for nic in suspects[:MOST_SUSPECTS] for measure in apart(nic, (), names, ports)]
+    if not named and unmeasured:
+        more = " and others" if len(unmeasured) > 3 else ""
+        wanted += all_pairs(ports, f"nothing measured {', '.join(unmeasured[:3])}{more}: ")
+    return tuple(dict.fromkeys(wanted))[:MOST_NAMED]
+
+
+def pair(one: str, other: str, nic: str, gpu: int, why: str) -> Measure:
+    """Between two servers over the NICs of one name."""
+    run = (
+        f"mpirun -np 2 -H {shlex.quote(one)},{shlex.quote(other)} -x NCCL_IB_HCA=={shlex.quote(nic)} "
+        f"-x CUDA_VISIBLE_DEVICES={gpu} -x NCCL_DEBUG=INFO sendrecv_perf {SIZES} > {one}-{other}-{nic}.txt"
+    )
+    return Measure(why, run)
+
+
+def apart(name: str, rivals: Sequence[str], suspects: Sequence[str], ports: NicDirections) -> list[Measure]:
+    """Tells `name` from `rivals`: it alone of them, with a server that is under no suspicion."""
+    server, _, nic = name.partition("/")
+    index = [n.name for n in ports.by_name[server].nics].index(nic)
+    under = {other.partition("/")[0] for other in (*rivals, *suspects)} | {server}
+    free = next((s.name for s in ports.cluster.servers if s.name not in under and _has(s, nic)), None)
+    if free is None:
+        free = next((s.name for s in ports.cluster.servers if s.name != server and _has(s, nic)), None)
+    if free is None:
+        return []
+    told = f"tells {name} from {', '.join(rivals[:MOST_NAMED])}" if rivals else f"measures {name} alone"
+    return [pair(server, free, nic, ports.by_name[server].gpu_of(index), told)]
+
+
+def path_again(where: str, nics: Sequence[str], ports: NicDirections) -> list[Measure]:
+    """A slow measurement of two servers once more, the other way round."""
+    servers = list(dict.fromkeys(name.partition("/")[0] for name in nics))
+    names = list(dict.fromkeys(name.partition("/")[2] for name in nics))
+    if len(servers) != 2 or len(names) != 1:
+        return []
+    index = [n.name for n in ports.by_name[servers[1]].nics].index(names[0])
+    gpu = ports.by_name[servers[1]].gpu_of(index)
+    return [pair(servers[1], servers[0], names[0], gpu, f"{where} again: is it the path, or was it once?")]
+
+
+def each_rail(ports: NicDirections, why: str) -> tuple[Measure, ...]:
+    """One AllReduce for each NIC of a server, over all servers: tells which rail; pairs then tell which server."""
+    servers = ports.cluster.servers
+    first = servers[0]
+    hosts = ",".join(server.name for server in servers) if len(servers) <= MOST_NAMED else "$HOSTS"
+    nics = " ".join(shlex.quote(nic.name) for nic in first.nics)
+    command = (
+        f"for nic in {nics}; do mpirun -np {len(servers)} -H {hosts} -x NCCL_IB_HCA==$nic "
+        f"-x NCCL_DEBUG=INFO all_reduce_perf {SIZES} > all_reduce-$nic.txt; done"
+    )
+    return (Measure(f"{why}: one AllReduce for each NIC tells the rail", command), *all_pairs(ports))
+
+
+def all_pairs(ports: NicDirections, why: str = "") -> tuple[Measure, ...]:
+    """Over each NIC every server with the next one, and with the one after that."""
+    servers = ports.cluster.servers
+    if len(servers) < 2:
+        return ()
+    nics = " ".join(shlex.quote(nic.name) for nic in servers[0].nics)
+    names = " ".join(server.name for server in servers) if len(servers) <= MOST_NAMED else "${HOSTS//,/ }"
+    command = (
+        f"set -- {names}; for nic in {nics}; do for far in 1 2; do for i in $(seq $#); do "
+        f"a=${{!i}}; j=$(( (i - 1 + far) % $# + 1 )); b=${{!j}}; "
+        f"mpirun -np 2 -H $a,$b -x NCCL_IB_HCA==$nic -x NCCL_DEBUG=INFO sendrecv_perf {SIZES} "
+        f"> $a-$b-$nic.txt; done; done; done"
+    )
+    return (Measure(f"{why}each NIC with two others tells which it is", command),)
+
+
+def _has(server: Server, nic: str) -> bool:
+    return any(one.name == nic for one in server.nics)
+
+
+@dataclass(frozen=True)
+class SlowServer:
+    """A server that explains slow measurements, by one NIC or more that cannot be told from its others.
+
+    left : what is left of the slowest of these; sure, more : as of a NIC, against explanations without this server
+    nics : those that it could be
+    """
+
+    server: str
+    left: float
+    sure: Sure
+    more: float
+    nics: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class SlowAlike:
+    """All that was measured of a kind is far below nameplate: `reached` is a part of it, the most that was seen.
+
+    alike : enough of them reach the same to say that the cause is one for all
+    """
+
+    kind: str
+    reached: float
+    alike: bool
+
+
+@dataclass(frozen=True)
+class Beyond:
+    """A kind of which one measurement, at `where`, reached more than nameplate allows: `reached` times it."""
+
+    kind: str
+    reached: float
+    where: str
+
+    @property
+    def why(self) -> str:
+        """What may be the reason."""
+        if self.kind.endswith(TWO):
+            return (
+                "NCCL's Tree passes as many bytes as the buffer has, which a ring passes nearly twice; "
+                "else the topology's rates are too low"
+            )
+        return "the topology's rates are too low, or other NICs were used than the log says"
+
+
+def slow_servers(
+    given: Problem, found: Fit, sure: Mapping[int, NicConfidence], ports: NicDirections
+) -> tuple[SlowServer, ...]:
+    """Servers with a NIC that could be another of the same server, where without the server more faults are needed."""
+    open_: dict[str, set[int]] = {}
+    for nic in found.nics:
+        if sure[nic].sure is Sure.POSSIBLE:
+            open_.setdefault(_server(nic, ports), set()).update({nic, *sure[nic].twins})
+    servers = []
+    for server, alike in open_.items():
+        its = alike & set(ports.nics_of(server))
+        more = fit(given, without=its).price - found.price
+        if len(its) < 2 or (how := how_sure(more)) is Sure.POSSIBLE:
+            continue
+        left = min(rate.left for port, rate in found.rates.items() if port // 2 in its)
+        names = tuple(ports.names[nic] for nic in sorted(its))
+        servers.append(SlowServer(server, left, how, more, names))
+    return tuple(sorted(servers, key=lambda one: one.left))
+
+
+def _server(nic: int, ports: NicDirections) -> str:
+    return ports.names[nic].partition("/")[0]
+
+
+def slow_alike(standards: Sequence[Standard], explained: bool) -> tuple[SlowAlike, ...]:
+    """explained : whether NICs or paths are named, so that one slow measurement is no riddle."""
+    return tuple(
+        SlowAlike(one.kind, one.part if one.slow_alike else one.best, one.slow_alike)
+        for one in standards
+        if one.slow_alike or (one.far_below and not one.low and not explained)
+    )
+
+
+def beyond(standards: Sequence[Standard]) -> tuple[Beyond, ...]:
+    """Kinds that reached more than `BEYOND` of nameplate."""
+    return tuple(Beyond(one.kind, one.best, one.where) for one in standards if one.best > BEYOND)
+
 
 DIGITS = 1000
 """Rates of the suspected cluster are fractions of this: a tenth of a per cent is below any noise."""
@@ -75,7 +295,7 @@ class SlowPath:
 
 @dataclass(frozen=True)
 class Verdict:
-    """See the module.
+    """Which NICs, or what else, explain what was measured.
 
     measured, averaged : measurements, and how many of them differ in kind or NICs; noise : the spread of one
     misfit : root mean square of what is left over, in units of the noise: 1 where nothing is

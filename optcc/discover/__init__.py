@@ -14,20 +14,17 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from optcc.discover.failures import apply_failures, parse_fail
-from optcc.discover.given import Given
-from optcc.discover.hostlist import expand_hosts
-from optcc.discover.nccl_document import as_utf8
-from optcc.discover.preset import PREFIX, read_preset
+from optcc.discover.given import Given, apply_failures, expand_hosts, parse_fail
+from optcc.discover.pasted import as_utf8
 from optcc.discover.rails import on_rails
-from optcc.discover.readers import corrected
-from optcc.discover.several import Sources
-from optcc.discover.sources import Source, sources_of
+from optcc.discover.several import Source, Sources, corrected, sources_of
 from optcc.discover.sysfs_tree import is_sysfs
 from optcc.discover.topology import Assumption, Measured, Topology
+from optcc.discover.yaml_file import PREFIX, read_preset
 from optcc.errors import InputError
+from optcc.files.bundled import PREFIX as EXAMPLE
 from optcc.files.bundled import located
-from optcc.files.reading import is_stdin, read_file, shown
+from optcc.files.reading import may_be_tree, read_file, shown
 from optcc.values.cluster import Cluster
 
 __all__ = ["Assumption", "Measured", "Topology", "apply_failures", "load_topology", "parse_fail"]
@@ -106,10 +103,10 @@ def _read_any(texts: list[str], given: Given, documents_only: bool) -> Topology:
     for one in [Source(text) for text in texts] if documents_only else sources_of(texts):
         if one.path.startswith(PREFIX):
             raise InputError("a preset among several sources", where=one.path, expected="files of servers")
-        if not documents_only and not is_stdin(one.path) and is_sysfs(one.path):
+        if not documents_only and may_be_tree(one.path) and is_sysfs(one.path):
             sources.add_tree(one)
             continue
-        data = _read(located(one.path), documents_only)
+        data = _read(located(one.path) if one.path.startswith(EXAMPLE) else one.path, documents_only)
         nbytes += len(data)
         if nbytes > MAX_BYTES:
             raise InputError("too much for a topology", where=shown(one.path), expected=f"{MAX_BYTES} bytes in all")

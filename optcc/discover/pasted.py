@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from textwrap import dedent
 from typing import Any
 
-from optcc.discover.hostlist import expand_hosts
+from optcc.discover.given import expand_hosts
 from optcc.errors import InputError
 
 _COLOURS = re.compile(r"\x1b(?:\[[0-9;?]*[A-Za-z]|\][^\x07\x1b\n]{0,200}(?:\x07|\x1b\\)|[()][A-Z0-9])")
@@ -118,6 +118,29 @@ _FEWEST = 4
 """Lines with the same text before them, from which on it is a prefix."""
 _LINES_TRIED = 64
 _ONE_HOST = "Give one file for each host, such as: grep '^node1:' all.txt > node1.txt."
+
+
+_BOMS = ((b"\xef\xbb\xbf", "utf-8"), (b"\xff\xfe", "utf-16-le"), (b"\xfe\xff", "utf-16-be"))
+
+_LOOKED_AT = 400
+"""Bytes of a text whose every other one is empty where it is UTF-16 of letters and digits."""
+
+
+def _is_empty(data: bytes) -> bool:
+    return len(data) > 1 and not data.strip(b"\0")
+
+
+def as_utf8(data: bytes) -> bytes:
+    """The same text as UTF-8 without a byte order mark; `data` itself where it is that, or not what it seems to be."""
+    wide = [mark for mark, place in ((b"\xff\xfe", 1), (b"\xfe\xff", 0)) if _is_empty(data[place:_LOOKED_AT:2])]
+    data = wide[0] + data if wide and not data.startswith((b"\xff\xfe", b"\xfe\xff")) else data
+    for mark, encoding in _BOMS:
+        if data.startswith(mark):
+            try:
+                return data[len(mark) :].decode(encoding).encode()
+            except UnicodeError:
+                return data
+    return data
 
 
 def plain(text: str) -> str:
@@ -278,6 +301,11 @@ def _picked(text: str, start: int) -> tuple[Any, int] | None:
         return None
 
 
+def begins_as_xml(text: str) -> bool:
+    """Whether it is XML, or a page of the web, as it is."""
+    return re.match(r"\s*<(?:\?xml|!--|!DOCTYPE|system\b|graphs\b|html\b)", text) is not None
+
+
 def unwrapped(text: str, path: str) -> tuple[str, list[str]]:
     """The text inside, and what was taken away. Raises InputError where that is not the same on all lines."""
     taken: list[str] = []
@@ -425,3 +453,94 @@ def _without(lines: list[str], prefix: Prefix, path: str, taken: list[str]) -> l
     if written[0] < found[0][0]:
         taken.append("a banner")
     return [prefix.pattern.sub("", line, count=1) for line in lines[found[0][0] :]]
+
+
+def parsed(text: str, source: str, expected: str, *keys: str) -> list[tuple[int, dict[str, Any]]]:
+    """(line, object) of the JSON objects that begin lines of a text and have one of `keys`, whatever stands around
+    them. Raises InputError, which says what was `expected`, where there is none."""
+    found = [
+        (line, value)
+        for line, value in json_values(text)
+        if isinstance(value, dict) and not value.keys().isdisjoint(keys)
+    ]
+    if not found:
+        raise InputError("not JSON", where=source, expected=expected, got="no whole object of it")
+    return found
+
+
+def from_json(text: str) -> str:
+    """The text with empty lines in place of those before its first JSON object: a banner, a prompt."""
+    start = re.search(r"^[ \t]*[{\[]", text, re.M)
+    return text if start is None else "\n" * text.count("\n", 0, start.start()) + text[start.start() :]
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """The objects of a list; none where `value` is no list."""
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+_SYSFS = "Give a copy of the server's sysfs, or what ibstat prints."
+_SYSFS_EVIDENCE = "Give SERVER=DIR with a copy of the server's sysfs, or what ibstat or perfquery prints."
+_PAIRS = "Give what sendrecv_perf of nccl-tests prints, or run optcc calibrate."
+
+
+@dataclass(frozen=True)
+class KnownTool:
+    """How a tool's output is told, and what to give instead of it: as a topology, as evidence."""
+
+    name: str
+    looks: re.Pattern[str]
+    topology: str = _SYSFS
+    evidence: str = _SYSFS_EVIDENCE
+
+    @classmethod
+    def of(cls, name: str, looks: str, topology: str = _SYSFS, evidence: str = _SYSFS_EVIDENCE) -> KnownTool:
+        return cls(name, re.compile(looks, re.M), topology, evidence)
+
+
+_TOOLS = (
+    KnownTool.of("perfquery's counters", r"[Pp]ort (?:extended )?counters: Lid|^PortSelect:\.{3}"),
+    KnownTool.of("ethtool -S's counters", r"^NIC statistics:"),
+    KnownTool.of("mlxlink's output", r"^Operational Info"),
+    KnownTool.of("ibqueryerrors' output", r"^Errors for |GUID 0x[0-9a-f]+ port (?:ALL|\d+):"),
+    KnownTool.of("ibdiagnet's output", r"ibdiagnet|^-[IWE]- "),
+    KnownTool.of("ibnetdiscover's output", r"^(?:Ca|Switch)\s+\d+ \"[HS]-[0-9a-f]+\""),
+    KnownTool.of("ibportstate's output", r"^LinkWidthActive:\.{3}"),
+    KnownTool.of("ibv_devices' list", r"^\s+device\s+node GUID\s*$"),
+    KnownTool.of("show_gids' table", r"^DEV\s+PORT\s+INDEX\s+GID"),
+    KnownTool.of("ip link's output", r"^(?:\d{1,4}: )?[\w.@-]{1,32}: <[A-Z_,-]+> mtu "),
+    KnownTool.of("lspci's list", r"^(?:[0-9a-f]{4}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7] [A-Z]\w+.*: "),
+    KnownTool.of("lstopo's picture", r"^Machine \(\d+\w+ total"),
+    KnownTool.of("perftest's output", r"RDMA_\w+ BW Test|Send BW Test|#bytes\s+#iterations", evidence=_PAIRS),
+    KnownTool.of(
+        "NVIDIA's list of GPUs", r"^\|\s*NVIDIA-SMI|^GPU \d{1,2}: ", "Give what nvidia-smi topo -m prints, with NICs."
+    ),
+    KnownTool.of(
+        "nvidia-smi's matrix", r"^\s*\S{0,8}GPU0\s", evidence="It is a topology: give it before the evidence."
+    ),
+    KnownTool.of(
+        "nccl-tests' output",
+        r"^#\s+Rank\s+\d+ |\"out_of_place\"",
+        "It is evidence for optcc diagnose. As a topology give NCCL's log (NCCL_DEBUG=INFO), or NCCL_TOPO_DUMP_FILE.",
+    ),
+    KnownTool.of(
+        "NCCL Inspector's output",
+        r"\"coll_perf\"|^nccl_(?:bus_bandwidth_gbs|collective_exec_time_microseconds)\{",
+        "It is evidence for optcc diagnose. As a topology give NCCL's log (NCCL_DEBUG=INFO), or NCCL_TOPO_DUMP_FILE.",
+    ),
+    KnownTool.of("RAS's report", r"^Job summary|\"missing_ranks\"", "It is evidence for optcc diagnose."),
+    KnownTool.of(
+        "NCCL's log without its NICs",
+        r" NCCL (?:INFO|WARN) |NET/IB",
+        "Log with NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,NET from the start of the job.",
+    ),
+    KnownTool.of(
+        "NCCL's XML", r"^\s*<(?:system|graphs|algo)\b", evidence="It is a topology: give it before the evidence."
+    ),
+    KnownTool.of("the kernel's log", r"\b(?:mlx[45]_core|mlx5_ib|bnxt_en|irdma) [0-9a-f]{4}:[0-9a-f]{2}:"),
+)
+
+
+def tool_of(text: str) -> KnownTool | None:
+    """The tool that printed a text; None for one that is not known."""
+    return next((tool for tool in _TOOLS if tool.looks.search(text)), None)

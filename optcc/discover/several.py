@@ -1,28 +1,158 @@
 """One cluster of many sources, and of texts in which several hosts speak.
 
-A server goes by ``name=``, else by the host that its text names, else by its file's name. NICs get rails once all
-servers are there, so that a host which lacks one is seen beside the others.
+Sources are files, those of a folder or of a pattern, ``name=FILE``; the kind of each is told by its content. A new kind
+is a line in `TEXTS`, a whole cluster, most often of one server, or in `PARTS`, of which several may be given for one
+server. A server goes by ``name=``, else by the host that its text names, else by its file's name. NICs get rails once
+all servers are there, so that a host which lacks one is seen beside the others.
 """
 
 from __future__ import annotations
 
+import glob
+import os
+import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 
-from optcc.discover.given import Given
-from optcc.discover.known_tools import tool_of
-from optcc.discover.nccl_log_hosts import looks_like_nccl_log
-from optcc.discover.parts import TopologyPart, rates_told
-from optcc.discover.pasted import by_host, plain, unwrapped
+from optcc.discover.given import Given, apply_given
+from optcc.discover.nccl_log import looks_like_nccl_log, read_nccl_log
+from optcc.discover.nccl_xml import nccl_servers
+from optcc.discover.pasted import begins_as_xml, by_host, plain, tool_of, unwrapped
+from optcc.discover.port_lists import LISTS, PartReader, TopologyPart, rates_told, server_of
 from optcc.discover.rails import Clue, Clues
-from optcc.discover.readers import Raw, of_parts, part_reader, text_reader
-from optcc.discover.sources import NAME, Source
-from optcc.discover.sysfs_tree import sysfs_server
-from optcc.discover.topology import Assumed, Assumption, Topology, describe, listed
+from optcc.discover.smi_text import looks_like_smi, smi_server
+from optcc.discover.sysfs_tree import COPY, sysfs_server
+from optcc.discover.topology import Assumed, Assumption, Topology, describe, listed, measured_line
+from optcc.discover.yaml_file import read_yaml
 from optcc.errors import InputError
+from optcc.machine.rdma import natural
 from optcc.values.cluster import Cluster, Server
+
+MOST_SOURCES = 65536
+"""As many as a list of hosts may have."""
+NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,254}")
+
+
+@dataclass(frozen=True)
+class Source:
+    """A file, or a folder with a sysfs.
+
+    name : the server's, from ``name=`` (then `given`), else the file's up to its first dot; empty where the source is
+    the only one, so that nothing has to tell servers apart
+    """
+
+    path: str
+    name: str = ""
+    given: bool = False
+
+
+def sources_of(texts: list[str]) -> list[Source]:
+    """All files that `texts` stand for. Raises InputError for a folder or a pattern without any."""
+    found = [one for text in texts for one in _expanded(text)]
+    if len(found) > MOST_SOURCES:
+        raise InputError("too many files", where=texts[0], expected=f"at most {MOST_SOURCES}", got=len(found))
+    if len(found) == 1:
+        return found
+    return [one if one.name else Source(one.path, Path(one.path).name.partition(".")[0]) for one in found]
+
+
+def _expanded(text: str) -> list[Source]:
+    name, equals, path = text.partition("=")
+    if equals and NAME.fullmatch(name) and not os.path.exists(text):
+        return [Source(path, name, True)]
+    if os.path.isdir(text) and not is_tree(text):
+        paths = sorted((e.path for e in os.scandir(text) if not e.name.startswith(".")), key=natural)
+        files = [path for path in paths if os.path.isfile(path) or is_tree(path)]
+    elif glob.has_magic(text) and not os.path.exists(text):
+        files = sorted(glob.glob(text), key=natural)
+    else:
+        return [Source(text)]
+    if not files:
+        hint = f"Or a copy of one server's sysfs. {COPY}"
+        raise InputError("no file", where=text, expected="one for each host", got="none", hint=hint)
+    return [Source(path) for path in files]
+
+
+def is_tree(path: str) -> bool:
+    """Whether a folder has one server's sysfs: ``class`` at its top, in sys/, or in the sys/ of its only folder."""
+    if any(os.path.isdir(os.path.join(path, below, "class")) for below in ("", "sys")):
+        return True
+    try:
+        folders = [entry.path for entry in os.scandir(path) if entry.is_dir()]
+    except OSError:
+        return False
+    return len(folders) == 1 and os.path.isdir(os.path.join(folders[0], "sys/class"))
+
+
+Raw = Callable[[Given], tuple[Topology, Clues]]
+"""What a source gives before NICs without a rail get one, which takes all servers of a cluster."""
+
+
+@dataclass(frozen=True)
+class TextReader:
+    """`fits` : whether a text, of a file of this name, is of this kind; `read` : (text, its bytes, path, given);
+    `rates` : whether it tells the rates of NICs."""
+
+    name: str
+    fits: Callable[[str, str], bool]
+    read: Callable[[str, bytes, str, Given], tuple[Topology, Clues]]
+    rates: bool = True
+
+
+def _yaml(text: str, data: bytes, path: str, given: Given) -> tuple[Topology, Clues]:
+    return corrected(read_yaml(data, path, given), path, given), {}
+
+
+PARTS = (*LISTS, PartReader("NCCL's log", looks_like_nccl_log, read_nccl_log))
+TEXTS = (
+    TextReader(
+        "NCCL's XML",
+        lambda text, path: (
+            text.lstrip()[:1] == "<" or (Path(path).suffix.lower() == ".xml" and "\noptcc:" not in f"\n{text}")
+        ),
+        lambda text, data, path, given: nccl_servers(data, path, given),
+    ),
+    TextReader(
+        "nvidia-smi topo -m",
+        lambda text, path: looks_like_smi(text),
+        lambda text, data, path, given: smi_server(text, path, given),
+        rates=False,
+    ),
+)
+"""What fits none of either is YAML, whose reader has the message for anything else."""
+
+
+def part_reader(text: str) -> PartReader | None:
+    """The one that a text is for, where it is a part."""
+    return next((reader for reader in PARTS if reader.fits(text)), None)
+
+
+def text_reader(text: str, path: str, documents_only: bool) -> TextReader:
+    """The one for a text that is no part. documents_only : XML and YAML alone."""
+    known = TEXTS[:1] if documents_only else TEXTS
+    return next((reader for reader in known if reader.fits(text, path)), TextReader("YAML", lambda *_: True, _yaml))
+
+
+def of_parts(name: str, parts: Sequence[TopologyPart], given: Given) -> tuple[Topology, Clues]:
+    """The one server of this name with its parts."""
+    assumed = Assumed()
+    server, clues = server_of(parts, name, given, assumed)
+    cluster = Cluster((server,))
+    read = [f"{part.where}: {part.read}" for part in parts]
+    return Topology(cluster, assumed.all(), (*read, *describe(cluster))), clues
+
+
+def corrected(topology: Topology, source: str, given: Given) -> Topology:
+    """A preset, or YAML, with the options applied, and described."""
+    cluster = apply_given(topology.cluster, given)
+    lines = (f"{source}: optcc's own", *describe(cluster), *topology.read)
+    if topology.measured is not None:
+        lines = (*lines, measured_line(cluster, topology.measured))
+    return replace(topology, cluster=cluster, read=lines)
+
 
 MOST_LINES = 8
 """Sources that the report lists, and NICs that a server lacks."""
@@ -53,6 +183,9 @@ class Sources:
     def add_text(self, source: Source, data: bytes) -> None:
         """A text of one host, or of several whose lines each begin with theirs."""
         text, data = _plain(data)
+        if begins_as_xml(text):
+            self._add_whole(source, *self._unwrapped(source.path, text, data))
+            return
         hosts = None if looks_like_nccl_log(text) else by_host(text)  # a log's lines have their host themselves
         if hosts is None:
             self._add(source, text, data)
@@ -137,7 +270,7 @@ def _plain(data: bytes) -> tuple[str, bytes]:
 
 def _of_whole(whole: _Whole, told: Sequence[TopologyPart], given: Given) -> tuple[Topology, Clues]:
     assumed = Assumed()
-    topology, clues = whole.raw(rates_told(told, whole.name, given, assumed))
+    topology, clues = whole.raw(rates_told(told, whole.name, given, assumed) if told else given)
     lines = tuple(f"{part.where}: {part.read}, for their rates" for part in told)
     topology = replace(topology, read=(*lines, *topology.read), assumed=(*topology.assumed, *assumed.all()))
     return _named(topology, clues, whole) if whole.name else (topology, clues)

@@ -39,7 +39,7 @@ class Assumed:
         self._places: dict[tuple[str, str], list[str]] = {}
 
     def add(self, where: str, what: str, fix: str = "") -> None:
-        """One more; see `Assumption`."""
+        """One more, with the fields of an `Assumption`."""
         self._places.setdefault((what, fix), []).append(where)
 
     def all(self) -> tuple[Assumption, ...]:
@@ -169,3 +169,16 @@ def located(where: str) -> Iterator[None]:
     except InputError as error:
         place = f"{where}: {error.where}" if error.where else where
         raise InputError(error.what, where=place, expected=error.expected, got=error.got, hint=error.hint) from None
+
+
+def deal(near: Sequence[Sequence[int]]) -> list[int | None]:
+    """For each NIC one of its nearest GPUs, `near[i]`, the one with the fewest NICs so far; None where none is near."""
+    load = Counter[int]()
+    dealt: list[int | None] = [None] * len(near)
+    for several in (False, True):  # those without a choice first
+        for nic, gpus in enumerate(near):
+            if gpus and (len(gpus) > 1) == several:
+                beside = min(gpus, key=lambda g: (load[g], g))
+                load[beside] += 1
+                dealt[nic] = beside
+    return dealt

@@ -1,4 +1,7 @@
-"""The project's YAML: a cluster written by hand, with every server its own if need be.
+"""The project's own topologies. YAML: a cluster written by hand, with every server its own if need be; it is written,
+and read back exactly; presets are one argument (`PREFIX`). Every scalar of YAML is taken as text and then converted to
+what its field holds, so that no value is surprised by its own guesses (``yes``, ``12:30``). Anchors, aliases and keys
+given twice are refused.
 
 .. code-block:: yaml
 
@@ -29,19 +32,158 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import msgspec
+import yaml
 
 from optcc.discover.given import Given
 from optcc.discover.rails import Clue, numbered
-from optcc.discover.topology import UNUSED_NIC_RATE, Assumed, Measured, Topology, located
-from optcc.discover.yaml_document import YamlDocument
+from optcc.discover.topology import UNUSED_NIC_RATE, Assumed, Assumption, Measured, Topology, located
 from optcc.errors import InputError
+from optcc.files.writing import write_file
 from optcc.values.cluster import Cluster, Fabric, Nic, Server, check_nic_count
 from optcc.values.units import parse_factor, parse_rate, parse_seconds
+
+DEEPEST = 8  # nested lists and mappings; the formats have 4
+LONGEST = 255  # characters of one key or value
+
+T = TypeVar("T")
+
+
+class YamlDocument:
+    """One YAML document: `content` of dicts, lists and texts, and where each of its places is.
+
+    `places` holds, for a place such as ``$.servers[0].gpus``, its line and its text (or what it is); `keys` the lines
+    of the keys, which may stand above their values. `kind` is what the document is, for people.
+    """
+
+    def __init__(self, data: bytes, path: str, kind: str) -> None:
+        self.path = path
+        self.kind = kind
+        self.places: dict[str, tuple[int, str]] = {}
+        self.keys: dict[str, int] = {}
+        self._events: Iterator[Any] = yaml.parse(data, Loader=yaml.CBaseLoader)
+        try:
+            documents = [self._value(event, "$", 0) for event in self._events if isinstance(event, yaml.NodeEvent)]
+        except yaml.YAMLError as error:
+            mark = getattr(error, "problem_mark", None)
+            raise InputError(
+                "not YAML",
+                where=f"{path}:{mark.line + 1}" if mark else path,
+                expected=f"a {kind} in YAML",
+                got=getattr(error, "problem", None) or getattr(error, "reason", None),
+            ) from None
+        if len(documents) != 1:
+            raise InputError(f"not one {kind}", where=path, expected="one YAML document", got=len(documents))
+        self.content = documents[0]
+
+    def where(self, place: str) -> str:
+        """``file:line: place``, with the line of what is around a place that is not written."""
+        written = place
+        while written not in self.places:
+            written = written.rpartition(".")[0]
+        return f"{self.path}:{self.places[written][0]}: {place}"
+
+    def decode(self, type_: type[T], *, marker: str, version: str, fields_at: Callable[[str], Any]) -> T:
+        """The document as a `type_`, a msgspec struct. Raises InputError naming line and field.
+
+        marker, version : the first field of the format and what it must hold
+        fields_at : the struct at a place, to name its fields
+        """
+        _, found = self.places.get(f"$.{marker}", (1, "nothing"))
+        if found != version:
+            hint = f"A {self.kind} file starts with the line `{marker}: {version}`."
+            if "$.plan_id" in self.places:
+                hint = f"It is a plan; give the {self.kind} that it was made for."
+            expected = f"{marker}: {version}"
+            raise InputError(f"not a {self.kind}", where=self.path, expected=expected, got=found, hint=hint)
+        try:
+            return msgspec.convert(self.content, type_, strict=False)
+        except msgspec.ValidationError as error:
+            message, _, place = str(error).partition(" - at ")
+        place = place.strip("`")
+        place = place if place in self.places else "$"
+        where, text = self.where(place), self.places[place][1]
+        if field := re.search("(missing required|unknown) field `(.*)`", message, re.DOTALL):
+            if field[1] == "missing required":
+                raise InputError("a field is missing", where=where, expected=f"{field[2]}:")
+            allowed = ", ".join(f.encode_name for f in msgspec.structs.fields(fields_at(place)))
+            line = self.keys.get(f"{place}.{field[2]}", self.places[place][0])
+            where = f"{self.path}:{line}: {place}"
+            raise InputError("unknown field", where=where, expected=f"one of {allowed}", got=field[2])
+        if "of length >= " in message and self.places[place][1] == "a list":
+            raise InputError("an empty list", where=where, expected=_plain(message))
+        parent, _, name = place.rpartition(".")
+        values = _values(fields_at(parent), name) if parent else ()
+        expected = f"one of {', '.join(values)}" if values else _plain(message)
+        raise InputError("not what belongs here", where=where, expected=expected, got=text)
+
+    def _value(self, event: Any, at: str, depth: int) -> Any:
+        self._check(event, depth)
+        line = event.start_mark.line + 1
+        if isinstance(event, yaml.ScalarEvent):
+            self.places[at] = (line, event.value)
+            return event.value
+        if isinstance(event, yaml.SequenceStartEvent):
+            self.places[at] = (line, "a list")
+            return [self._value(e, f"{at}[{i}]", depth + 1) for i, e in enumerate(self._until(yaml.SequenceEndEvent))]
+        self.places[at] = (line, "a mapping")
+        mapping: dict[str, Any] = {}
+        for key in self._until(yaml.MappingEndEvent):
+            self._check(key, depth)
+            at_line = key.start_mark.line + 1
+            if not isinstance(key, yaml.ScalarEvent):
+                raise self._refuse(key, "a key that is not a word", "a field's name")
+            if key.value in mapping:
+                raise self._refuse(key, f"{key.value} given twice", "each field once")
+            self.keys[f"{at}.{key.value}"] = at_line
+            mapping[key.value] = self._value(next(self._events), f"{at}.{key.value}", depth + 1)
+        return mapping
+
+    def _until(self, end: type[yaml.Event]) -> Iterator[Any]:
+        for event in self._events:
+            if isinstance(event, end):
+                return
+            yield event
+
+    def _check(self, event: Any, depth: int) -> None:
+        if isinstance(event, yaml.AliasEvent) or event.anchor is not None:
+            raise self._refuse(event, "an anchor or alias", "every value written out")
+        if depth > DEEPEST:
+            raise self._refuse(event, "nested too deeply", f"at most {DEEPEST} levels")
+        if isinstance(event, yaml.ScalarEvent) and len(event.value) > LONGEST:
+            raise self._refuse(event, "too long a value", f"at most {LONGEST} characters")
+
+    def _refuse(self, event: Any, what: str, expected: str) -> InputError:
+        return InputError(what, where=f"{self.path}:{event.start_mark.line + 1}", expected=expected)
+
+
+def _values(struct: Any, name: str) -> tuple[str, ...]:
+    """The values that field `name` of `struct` may have, where it is one of a few words."""
+    fields = {field.encode_name: field.type for field in msgspec.structs.fields(struct)}
+    return _words(fields.get(name))
+
+
+def _words(type_: Any) -> tuple[str, ...]:
+    inner = get_args(type_)
+    return inner if get_origin(type_) is Literal else tuple(word for one in inner for word in _words(one))
+
+
+def _plain(message: str) -> str:
+    """What msgspec expected, in words of YAML."""
+    expected = message.removeprefix("Expected ").partition(", got")[0].replace(" | null", "")
+    for word, plain in _PLAIN_WORDS:
+        expected = expected.replace(word, plain)
+    return expected
+
+
+_PLAIN_WORDS = (("`", ""), ("int", "a whole number"), ("array", "a list"), ("object", "a mapping"), ("str", "a text"))
+
 
 VERSION = "1"
 
@@ -221,3 +363,175 @@ def _nic(entry: _Nic, at: str, document: YamlDocument, asked: Given) -> Nic:
     out, into = (rates["rate"], rates["rate"]) if "rate" in rates else (rates["out"], rates["in"])
     with located(document.where(at)):
         return Nic(entry.name, out, into, entry.rail, entry.gpu)
+
+
+_UNITS = ((10**9, "Gb/s"), (10**6, "Mb/s"), (10**3, "kb/s"), (1, "b/s"))
+
+
+def write_yaml(
+    cluster: Cluster,
+    *,
+    comments: Sequence[str] = (),
+    measured: Measured | None = None,
+    spreads: Mapping[str, float] | None = None,
+) -> str:
+    """The file's text.
+
+    comments : lines for its head; measured : how the rates came about, with the nameplates that are kept beside them
+    spreads : by SERVER/NIC, between repeated measurements, as a fraction of the rate
+    """
+    lines = [f"# {_printable(comment)}".rstrip() for comment in comments]
+    lines += ["optcc: 1"]
+    if measured is not None:
+        lines += ["measured:", f"  date: {measured.date}", f"  transport: {measured.transport}"]
+        lines += [f"  path: {measured.path}"] if measured.path else []
+        times = (("alpha", measured.alpha_s), ("per_chunk", measured.per_chunk_s))
+        lines += [f"  {key}: {_time(seconds)}" for key, seconds in times if seconds is not None]
+        lines += [f"  spread: {_as_percent(float(measured.spread))}"]
+    lines += _fabric_lines(cluster)
+    lines.append("servers:")
+    plates = measured.nameplate if measured else {}
+    for server in cluster.servers:
+        lines += _server(server, _nics(server, plates, spreads))
+    return "\n".join(lines) + "\n"
+
+
+def save_yaml(text: str, path: Path) -> None:
+    """Write the whole file or none of it. Raises InputError where it cannot be written."""
+    write_file(path, text.encode())
+
+
+def _fabric_lines(cluster: Cluster) -> list[str]:
+    fabric = cluster.fabric
+    fields = ["  rails: true"] if fabric.rails else []
+    factors = (("spine", fabric.spine), ("pod_oversubscription", fabric.pod_oversubscription))
+    fields += [f"  {key}: {factor}" for key, factor in factors if factor is not None]
+    return ["fabric:", *fields] if fields else []
+
+
+def _server(server: Server, nics: list[str]) -> list[str]:
+    lines = [f"  - name: {_text(server.name)}", f"    gpus: {server.gpus}"]
+    if server.pod is not None:
+        lines.append(f"    pod: {_text(server.pod)}")
+    if server.nvlink_rate:
+        lines.append(f"    nvlink: {_rate(server.nvlink_rate)}")
+    return [*lines, "    nics:", *nics]
+
+
+def _nics(server: Server, plates: Mapping[str, Fraction], spreads: Mapping[str, float] | None) -> list[str]:
+    return [_nic_line(nic, f"{server.name}/{nic.name}", plates, spreads or {}) for nic in server.nics]
+
+
+def _nic_line(nic: Nic, name: str, plates: Mapping[str, Fraction], spreads: Mapping[str, float]) -> str:
+    fields = [f"name: {_text(nic.name)}"]
+    if nic.out_rate == nic.in_rate:
+        fields.append(f"rate: {_rate(nic.out_rate)}")
+    else:
+        fields += [f"out: {_rate(nic.out_rate)}", f"in: {_rate(nic.in_rate)}"]
+    fields += [f"{key}: {value}" for key, value in (("rail", nic.rail), ("gpu", nic.gpu)) if value is not None]
+    if name in plates:
+        fields.append(f"nameplate: {_rate(plates[name])}")
+    if name in spreads:
+        fields.append(f"spread: {_as_percent(spreads[name])}")
+    return f"      - {{{', '.join(fields)}}}"
+
+
+def _rate(rate: Fraction) -> str:
+    """Exactly, in the largest unit that takes at most three decimals; below 0.001 b/s it is rounded."""
+    bits = Fraction(rate) * 8
+    for factor, unit in _UNITS:
+        scaled = bits / factor * 1000
+        if scaled.denominator == 1:
+            return f"{_decimal(int(scaled), 3)}{unit}"
+    return f"{_decimal(round(bits * 1000), 3)}b/s"
+
+
+def _time(seconds: Fraction) -> str:
+    return f"{_decimal(round(seconds * 10**9), 3)}us"
+
+
+def _as_percent(part: float) -> str:
+    return f"{_decimal(min(round(part * 10_000), 99_999), 2)}%"
+
+
+def _decimal(number: int, places: int) -> str:
+    whole, rest = divmod(number, 10**places)
+    return f"{whole}.{rest:0{places}d}".rstrip("0").rstrip(".")
+
+
+def _text(name: str) -> str:
+    """A name as YAML's quoted text: they hold no control characters, but may hold what YAML gives a meaning."""
+    return "'" + name.replace("'", "''") + "'"
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)[:500]
+
+
+PREFIX = "uniform:"
+"""Of a preset, a cluster in one argument: ``uniform:servers=8,nics=8,rate=400Gb/s,gpus=8,nvlink=450GB/s``.
+
+servers and rate are needed; nics is 1, gpus one per NIC and nvlink 0 otherwise. The fabric does not block unless an
+option says so. fabric=rails: a NIC reaches its own rail; spine=F: rails joined, F times oversubscribed; pods=N with
+pod_oversubscription=F: equal blocks of servers, each behind an uplink."""
+_KEYS = ("servers", "nics", "rate", "gpus", "nvlink", "fabric", "spine", "pods", "pod_oversubscription")
+
+
+def read_preset(text: str, nic_rate: Fraction | None) -> Topology:
+    """The uniform cluster of `text`. Raises InputError naming the key that is wrong, missing or given twice."""
+    values = _preset_items(text)
+    rate = parse_rate(values["rate"], f"{PREFIX}rate") if "rate" in values else nic_rate
+    if rate is None or "servers" not in values:
+        hint = f"For example {PREFIX}servers=8,nics=8,rate=400Gb/s."
+        raise InputError("key missing", where=text[:200], expected="servers= and rate=", hint=hint)
+    with located(PREFIX.rstrip(":")):
+        cluster = Cluster.uniform(
+            servers=_count(values["servers"], "servers"),
+            nics=_count(values.get("nics", "1"), "nics"),
+            rate=rate,
+            gpus=_count(values["gpus"], "gpus") if "gpus" in values else None,
+            nvlink_rate=parse_rate(values["nvlink"], "nvlink") if "nvlink" in values else 0,
+        )
+        cluster = replace(_in_pods(cluster, values), fabric=_preset_fabric(values))
+    return Topology(cluster, (Assumption("", UNUSED_NIC_RATE),) if nic_rate and "rate" in values else ())
+
+
+def _preset_fabric(values: dict[str, str]) -> Fabric:
+    kind = values.get("fabric", "flat")
+    if kind not in ("flat", "rails"):
+        raise InputError("unknown fabric", where="fabric", expected="flat or rails", got=kind[:40])
+    factors = {key: parse_factor(values[key], key) for key in ("spine", "pod_oversubscription") if key in values}
+    return Fabric(rails=kind == "rails", **factors)
+
+
+def _in_pods(cluster: Cluster, values: dict[str, str]) -> Cluster:
+    if ("pods" in values) != ("pod_oversubscription" in values):
+        raise InputError(
+            "half a description of pods", where="pods", expected="pods= and pod_oversubscription= together"
+        )
+    if "pods" not in values:
+        return cluster
+    pods, servers = _count(values["pods"], "pods"), len(cluster.servers)
+    if not 1 <= pods <= servers or servers % pods:
+        raise InputError("servers do not fill the pods", where="pods", expected=f"a divisor of {servers}", got=pods)
+    dealt = (replace(s, pod=str(i * pods // servers)) for i, s in enumerate(cluster.servers))
+    return replace(cluster, servers=tuple(dealt))
+
+
+def _preset_items(text: str) -> dict[str, str]:
+    values: dict[str, str] = {}
+    for item in text.removeprefix(PREFIX).split(","):
+        key, equals, value = (part.strip() for part in item.partition("="))
+        if not equals or key not in _KEYS:
+            expected = f"KEY=VALUE with a key of {', '.join(_KEYS)}"
+            raise InputError("not a preset's item", where=text[:200], expected=expected, got=item[:40])
+        if key in values:
+            raise InputError("key given twice", where=text[:200], expected=f"one {key}=", got=item[:40])
+        values[key] = value
+    return values
+
+
+def _count(text: str, key: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text):
+        raise InputError("not a number", where=key, expected="a whole number from 1", got=text[:40])
+    return int(text)

@@ -22,7 +22,7 @@ from optcc.evaluation.target import counts, held, target_lines
 from optcc.evaluation.tasks import PACKAGES, ResultJournal, Task, run_all
 from optcc.evaluation.training import FAILOVER_S, TrainingJob
 from optcc.files.writing import staged
-from optcc.machine.packages import package_version
+from optcc.machine.findings import package_version
 from optcc.values.units import format_rate, format_seconds, format_size
 
 if TYPE_CHECKING:

@@ -18,7 +18,7 @@ from optcc.evaluation.cells import CellOutcome
 from optcc.evaluation.rig import RigResult
 from optcc.evaluation.studies import RailsResult, StarResult
 from optcc.files.journal import Journal
-from optcc.machine.packages import package_version
+from optcc.machine.findings import package_version
 from optcc.machine.workers import processes
 
 PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")

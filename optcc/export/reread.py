@@ -10,8 +10,7 @@ from pathlib import Path
 
 from optcc.errors import InputError
 from optcc.export.nodes import Node, out_of_order
-from optcc.files.content import from_first, json_object, text_of
-from optcc.files.reading import beginning, is_stdin, read_file, shown
+from optcc.files.reading import beginning, from_first, is_stdin, json_object, read_file, shown, text_of
 
 MAX_BYTES = 2**30
 """Of a file; the largest that was written in tests has 30 MiB."""

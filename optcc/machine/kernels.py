@@ -1,24 +1,124 @@
 """Functions that are compiled: once on a machine, by one process, for all that come after it; and people are told.
 
-Without numba they are plain Python, which finds the same, a hundred times slower.
+Without numba they are plain Python, which finds the same, a hundred times slower. Compiled code is kept in files of
+this user, in folders that no other user can write, for they are executed. The first folder that can be written takes a
+file; all are looked at when one is wanted. So a home that is full, or cannot be written, costs nothing but another
+folder. A file begins with a digest: one that is damaged, cut short or of other sources is no file.
 """
 
-# mypy: disable-error-code="attr-defined, no-untyped-call"
 from __future__ import annotations
 
 import fcntl
 import os
 import pickle
+import stat
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import cache
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, TypeVar
+from secrets import token_hex
+from typing import Any, NamedTuple, TypeVar
 
-from optcc.machine import kept
+VARIABLE = "NUMBA_CACHE_DIR"
+TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")
+
+
+class CacheFolder(NamedTuple):
+    """A folder; mode : it is made with; asked : by its user, who answers for the folders above it."""
+
+    folder: Path
+    mode: int = 0o700
+    asked: bool = False
+
+
+def cache_candidates(environ: Mapping[str, str], user: int) -> Iterator[CacheFolder]:
+    """NUMBA_CACHE_DIR, the user's cache, a private folder among temporary ones: in this order."""
+    if environ.get(VARIABLE):
+        yield CacheFolder(Path(environ[VARIABLE]).absolute() / "optcc", 0o755, asked=True)
+    home = Path(environ.get("HOME") or os.path.expanduser("~"))
+    shared = Path(environ.get("XDG_CACHE_HOME") or home / ".cache")
+    if shared.is_absolute() and (environ.get("XDG_CACHE_HOME") or home.is_dir()):
+        yield CacheFolder(shared / "optcc")
+    for folder in (environ.get("TMPDIR"), *TEMPORARY):
+        if folder and Path(folder).is_absolute() and Path(folder).is_dir():
+            yield CacheFolder(Path(folder) / f"optcc-{user}")
+
+
+def cache_places() -> tuple[Path, ...]:
+    """Folders that are there, or could be made, and that nobody but this user or root can write."""
+    said = tuple((name, os.environ.get(name, "")) for name in (VARIABLE, "XDG_CACHE_HOME", "HOME", "TMPDIR"))
+    return _cache_places(said, os.geteuid())
+
+
+@cache
+def _cache_places(said: tuple[tuple[str, str], ...], user: int) -> tuple[Path, ...]:
+    return tuple(dict.fromkeys(one.folder for one in cache_candidates(dict(said), user) if _ours(one, user)))
+
+
+def _ours(one: CacheFolder, user: int) -> bool:
+    """Whether the folder is there, or has been made, and its files are this user's or root's to change."""
+    try:
+        missing = [folder for folder in (one.folder, *one.folder.parents) if not folder.exists()]
+        for folder in reversed(missing):
+            with suppress(FileExistsError):  # by another process of the job
+                folder.mkdir(one.mode)
+        found = one.folder.lstat()
+        return (
+            stat.S_ISDIR(found.st_mode)
+            and found.st_uid in (0, user)
+            and not found.st_mode & 0o022
+            and (one.asked or all(_stays(folder) for folder in one.folder.resolve().parents))
+        )
+    except (OSError, RuntimeError):  # a loop of links
+        return False
+
+
+def _stays(folder: Path) -> bool:
+    """Whether others cannot put another folder in the place of one that is in here."""
+    mode = folder.stat().st_mode
+    return not mode & 0o022 or bool(mode & stat.S_ISVTX)
+
+
+def read_kept(name: str, stamp: bytes) -> bytes | None:
+    """What was kept under this name for these sources; None: nothing, or it is damaged."""
+    for place in cache_places():
+        with suppress(OSError):
+            data = (place / name).read_bytes()
+            if data[:32] == sha256(stamp + data[32:]).digest():
+                return data[32:]
+    return None
+
+
+def write_kept(name: str, stamp: bytes, data: bytes) -> None:
+    """Keep it, whole or not at all. Raises OSError where no folder takes it."""
+    refused: OSError = OSError("no folder can be written")
+    for place in cache_places():
+        unfinished = place / f"{name}.{token_hex(8)}"
+        try:
+            unfinished.write_bytes(sha256(stamp + data).digest() + data)
+            unfinished.replace(place / name)
+            return
+        except OSError as error:
+            refused = error
+            with suppress(OSError):
+                unfinished.unlink()
+    raise refused
+
+
+def lock_file(name: str) -> int | None:
+    """A descriptor of a file for processes of this user to lock, in the first folder that has it; None: none has."""
+    for place in cache_places():
+        with suppress(OSError):
+            return os.open(place / f"{name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    return None
+
+
+# mypy: disable-error-code="attr-defined, no-untyped-call"
+
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -74,7 +174,7 @@ class Kernels:
 
     def alone(self) -> None:
         """Until the function that is being compiled is kept, no other process compiles these: it waits, and says so."""
-        if self._lock is not None or (lock := kept.lock_file(self.name)) is None:
+        if self._lock is not None or (lock := lock_file(self.name)) is None:
             return
         self._lock = lock
         end = time.monotonic() + LONGEST_S
@@ -94,7 +194,7 @@ class Kernels:
         """That what is compiled cannot be kept, once."""
         if not self._refused:
             why = error.strerror or str(error)
-            say(f"compiled code is kept nowhere ({why}): each process makes it anew. {kept.VARIABLE} names a folder")
+            say(f"compiled code is kept nowhere ({why}): each process makes it anew. {VARIABLE} names a folder")
         self._refused = True
 
     def _compile(self, compile_it: Callable[..., Any], *args: Any) -> Any:
@@ -177,7 +277,7 @@ class _Kept:
         """As compiled before, or None."""
         from numba.core.compiler import CompileResult
 
-        data = kept.found(self._name(signature, target.codegen()), self._stamp)
+        data = read_kept(self._name(signature, target.codegen()), self._stamp)
         if data is None:
             return None
         try:
@@ -190,7 +290,7 @@ class _Kept:
         from numba.core.serialize import dumps
 
         try:
-            kept.keep(self._name(signature, compiled.codegen), self._stamp, dumps(compiled._reduce()))
+            write_kept(self._name(signature, compiled.codegen), self._stamp, dumps(compiled._reduce()))
         except OSError as error:
             self._kernels.refused(error)
 

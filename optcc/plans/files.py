@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from optcc.errors import InputError
-from optcc.files.content import json_object, text_of
-from optcc.files.reading import read_file, shown
+from optcc.files.reading import json_object, read_file, shown, text_of
 from optcc.files.writing import write_file
 from optcc.plans.plan import Plan
 from optcc.schedule.families import FAMILIES

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from optcc.discover import apply_failures, load_topology
-from optcc.discover.preset import PREFIX
+from optcc.discover.yaml_file import PREFIX
 from optcc.errors import InputError, OptccError
 from optcc.plans.plan import Plan
 from optcc.serve.requests import ClusterRequest, ErrorBody, PlanRequest

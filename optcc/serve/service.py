@@ -22,10 +22,9 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from optcc import __version__
-from optcc.diagnose.doubt import Sure
-from optcc.diagnose.keep import DEFAULTS, InterruptionCosts, keep_or_drain, overheads_of
-from optcc.diagnose.metrics import set_costs
-from optcc.diagnose.possible import overhead
+from optcc.diagnose.diagnosis import set_costs
+from optcc.diagnose.fit import Sure
+from optcc.diagnose.keep import DEFAULTS, InterruptionCosts, keep_or_drain, overhead, overheads_of
 from optcc.errors import InfeasibleError, InputError
 from optcc.planner.background import LateError, MemoryLimitError
 from optcc.planner.standby import MAX_SHAPES, Helper, Planner, Progress, Replanned, State

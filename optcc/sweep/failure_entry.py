@@ -7,7 +7,7 @@ from fractions import Fraction
 
 import msgspec
 
-from optcc.discover.failures import fits, parts_of
+from optcc.discover.given import fits_nic, parts_of
 from optcc.errors import InputError
 from optcc.sweep.failures import Counted, FailureEntry, MonteCarlo, Named, Place
 from optcc.sweep.grid import MAX_CELLS
@@ -63,7 +63,7 @@ def _named(texts: Texts, at: str, where: Where, known: set[str]) -> tuple[tuple[
     for i, name in enumerate(names):
         if name in names[:i]:
             raise InputError("the same NIC twice", where=where(at), expected="each NIC once", got=name)
-        if not any(fits(name, nic) for nic in known):
+        if not any(fits_nic(name, nic) for nic in known):
             raise InputError("no such NIC in any topology", where=where(at), expected="SERVER/NIC of one", got=name)
     return parts
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import numpy as np
 
-from optcc.discover.failures import fits
+from optcc.discover.given import fits_nic
 from optcc.values.cluster import Cluster, Nic, Server
 
 Place = Literal["one-server", "spread", "random"]
@@ -53,7 +53,7 @@ class Named:
     def sets(self, cluster: Cluster, seed: int, renamed: Renamed = "nothing") -> Iterator[FailureSet]:
         """The one set, of the NICs of this cluster that are meant; what means none of them stays as it was given."""
         names = [f"{server.name}/{nic.name}" for server in cluster.servers for nic in server.nics]
-        meant = [(nic, left) for part, left in self.nics for nic in ([n for n in names if fits(part, n)] or [part])]
+        meant = [(nic, left) for part, left in self.nics for nic in ([n for n in names if fits_nic(part, n)] or [part])]
         twice = len({nic for nic, _ in meant}) < len(meant)
         impossible = "a NIC is named twice" if twice else None
         yield FailureSet(tuple(meant), "named" if meant else "none", impossible=impossible)

@@ -15,9 +15,8 @@ from typing import Annotated, Literal
 import msgspec
 
 from optcc.discover import load_topology
-from optcc.discover.preset import PREFIX
 from optcc.discover.topology import Topology, located, measured_line
-from optcc.discover.yaml_document import YamlDocument
+from optcc.discover.yaml_file import PREFIX, YamlDocument
 from optcc.errors import InputError
 from optcc.files.reading import beginning, read_file, shown
 from optcc.schedule.baselines import BASELINES

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 
-from optcc.machine.finding import PartFinding
+from optcc.machine.findings import PartFinding
 from optcc.runtime.compiled.choice import NO_NUMBA, path_asked, path_of
 
 _PART = "chunks by compiled code"
@@ -19,10 +19,10 @@ def examine_path(environ: Mapping[str, str] = os.environ) -> PartFinding:
     if path.name == "python":
         get = {"": "OPTCC_PATH=auto", NO_NUMBA: "pip install numba"}.get(path.why, "")
         return PartFinding(_PART, False, path.why or "OPTCC_PATH=python", _GIVES, get)
-    from optcc.machine.kept import VARIABLE, places
+    from optcc.machine.kernels import VARIABLE, cache_places
     from optcc.runtime.compiled.compiling import is_compiled
 
-    if not places():
+    if not cache_places():
         return PartFinding(_PART, True, "to be compiled by each process: no folder keeps it", _GIVES, VARIABLE)
     state = "compiled" if is_compiled() else "to be compiled at the first use, 15 to 30 s"
     return PartFinding(_PART, True, state, _GIVES)

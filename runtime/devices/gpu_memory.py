@@ -21,7 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from optcc.machine.finding import PartFinding
+from optcc.machine.findings import PartFinding
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from collections.abc import Callable
 
-from optcc.machine.finding import PartFinding
+from optcc.machine.findings import PartFinding
 from optcc.machine.rdma import NicAddress, can_load, rdma_ports
 from optcc.runtime.devices.gpu_memory import PathChoice, PathRefusedError, choose, examine_gpu_memory, gpu_count
 

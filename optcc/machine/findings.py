@@ -1,10 +1,26 @@
-"""Versions of installed packages, by the name that one imports."""
+"""What the doctor says of one part of this machine; versions of installed packages."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+
+@dataclass(frozen=True)
+class PartFinding:
+    """One part: is it here, what was seen, what it gives, and how to get it when it is not here."""
+
+    part: str
+    present: bool
+    seen: str
+    gives: str
+    get: str = ""
+
+    def as_json(self) -> dict[str, object]:
+        """The finding as JSON values."""
+        return asdict(self)
 
 
 def package_version(name: str) -> str | None:
