@@ -41,6 +41,7 @@ MUTANTS = {
     12: ("tells of what is not solicited", "asked_for_solicited"),
     13: ("adds twice what is asked for twice", "added_once"),
     14: ("does not tell of a link that goes", "goes_and_comes"),
+    15: ("completes what lacks a packet", "with_a_hole"),
 }
 """Number in fabric/*.c -> what is wrong with that fabric, and tests of the contract that must notice."""
 
@@ -262,12 +263,17 @@ def test_the_contract_names_every_mutant() -> None:
     assert [number for number in range(1, 100) if f"MUTANT({number})" in text] == list(MUTANTS)
 
 
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A library that is wrong in the way that PLAYED_MUTANT says."""
+    return build(tmp_path_factory.mktemp("wrong"), ["-DPLAYED_MUTANTS"])
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("number", MUTANTS)
-def test_the_contract_notices_a_wrong_fabric(number: int, tmp_path: Path) -> None:
+def test_the_contract_notices_a_wrong_fabric(number: int, wrong: Path) -> None:
     what, where = MUTANTS[number]
-    build(tmp_path, [f"-DPLAYED_MUTANT={number}"])
-    done = contract(tmp_path, where)
+    done = contract(wrong, where, PLAYED_MUTANT=str(number))
     assert done.returncode == 1, f"a fabric that {what} passes: {done.stdout[-2000:]}"
     assert " failed" in done.stdout
 
