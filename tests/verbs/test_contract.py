@@ -561,7 +561,7 @@ def test_a_message_with_a_hole_is_dropped_whole(loose: Pair, network: ModuleType
         while posted - len(came) < at_once + 1:
             loose.b.receive(posted, [(size * (posted % (at_once + 1)), size)])
             posted += 1
-        network.lose(0, "out", "data", one_in=60)
+        network.lose(0, "out", one_in=60)
         for i in range(at_once):
             assert loose.a.post(SEND_IMM, i, [(size * i, size)], imm=i) == 0
         assert fine(loose.a.wait(at_once)) == list(range(at_once))
