@@ -9,7 +9,7 @@ OUT := out
 help:
 	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 750 MB"
 	@echo "make test            lint, types and the test suite, with packages of their own;"
-	@echo "                     PROGRAMS= names what is installed beside them: g++ perftest coq ns3 torch prometheus"
+	@echo "                     PROGRAMS= names what is installed beside them: g++ perftest ucx coq ns3 torch prometheus"
 	@echo "make test-long       the tests that take long, and those on random cases with all their cases"
 	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
@@ -41,6 +41,7 @@ help:
 	@echo "make bench-communicator  the communicator's latency against Gloo, table in docs/ (after make torch)"
 	@echo "make bench-torch-backend  the same of torch's backend, table in docs/ (after make torch)"
 	@echo "make bench-gpu-ranks ranks on GPUs against the bound, table in docs/"
+	@echo "make bench-fabric    what played NICs keep of their rate, and what goes over them (perftest; with a GPU, more), page in docs/"
 	@echo "make bench-nccl-played  NCCL over played NICs that are slow or break (4 GPUs, torch), table in docs/"
 	@echo "make bench-numbers   what half and double of the planner's numbers do, table in docs/"
 	@echo "make bench-regret    the planner against families and depths tried by hand, a line for each cluster"
@@ -81,7 +82,7 @@ lint: $(VENV)/ready-dev
 	$(BIN)/mypy
 
 # What tests need beside Python packages; what cannot be installed is named, and its tests are skipped.
-PROGRAMS ?= g++ perftest coq ns3 torch prometheus
+PROGRAMS ?= g++ perftest ucx coq ns3 torch prometheus
 programs: $(VENV)/ready-dev
 	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
 

@@ -1,4 +1,5 @@
-/* For LD_PRELOAD. NCCL asks sysfs on which PCI device a NIC sits, and stops where it sits on none, as played NICs do.
+/* For LD_PRELOAD: what programs that look past libibverbs are told of played NICs.
+   NCCL asks sysfs on which PCI device a NIC sits, and stops where it sits on none, as played NICs do.
    Each is given a PCI device of this machine by its number; devices that are no GPU come first. */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -7,6 +8,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define DEVICES "/sys/bus/pci/devices"
 enum { MOST = 256 };
@@ -43,4 +46,18 @@ char *realpath(const char *path, char *out) {
   const char *digits = name + strlen(name);
   while (digits > name && digits[-1] >= '0' && digits[-1] <= '9') digits--;
   return place((unsigned)atoi(digits), device) ? next(device, out) : NULL;
+}
+
+/* NCCL asks whether a NIC's driver reaches GPU memory, as played NICs do: it is told so where PLACE_PEERMEM is set.
+   UCX asks for a file of each NIC. */
+static int is_played(const char *path) {
+  return !strncmp(path, "/dev/infiniband/uverbs", 22) || (getenv("PLACE_PEERMEM") && !strcmp(path, "/sys/module/nvidia_peermem/version"));
+}
+int access(const char *path, int mode) {
+  int (*next)(const char *, int) = (int (*)(const char *, int))dlsym(RTLD_NEXT, "access");
+  return is_played(path) ? 0 : next(path, mode);
+}
+int stat(const char *path, struct stat *out) {
+  int (*next)(const char *, struct stat *) = (int (*)(const char *, struct stat *))dlsym(RTLD_NEXT, "stat");
+  return next(is_played(path) ? "/dev/null" : path, out);
 }

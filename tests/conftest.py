@@ -101,6 +101,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "ns3: needs the ns3 wheel and g++, which `make ns3` installs")
     config.addinivalue_line("markers", "cc: needs a C and C++ compiler, which `make test` installs")
     config.addinivalue_line("markers", "torch: needs torch, which `make torch` installs")
+    config.addinivalue_line("markers", "ucx: needs UCX's ucx_perftest (Debian's ucx-utils)")
     config.addinivalue_line(
         "markers", "perftest: needs perftest and libibverbs-dev (Debian's), which played NICs are tried with"
     )
@@ -142,6 +143,7 @@ _MISSING = {
     "cc": "no cc or no g++ (apt-get install g++)",
     "torch": "no torch (make torch installs it)",
     "perftest": "no perftest or no infiniband/verbs.h (apt-get install perftest libibverbs-dev)",
+    "ucx": "no ucx_perftest (apt-get install ucx-utils)",
     "prometheus": "no prometheus or no promtool (tools/programs.sh .venv prometheus unpacks Debian's)",
     "loggopsim": "no LogGOPSim or no txt2bin on the path (github.com/spcl/LogGOPSim)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs them)",
@@ -157,6 +159,8 @@ def _present(hardware: str) -> bool:
         return all(map(shutil.which, ("cc", "g++")))
     if hardware == "perftest":
         return shutil.which("ib_write_bw") is not None and os.path.exists("/usr/include/infiniband/verbs.h")
+    if hardware == "ucx":
+        return shutil.which("ucx_perftest") is not None
     if hardware == "prometheus":
         from tools.prometheus import program
 

@@ -55,6 +55,7 @@ int cuPointerGetAttribute(void *out, int what, uint64_t at) {
   else *(int *)out = what == 2 ? 2 : 0;  /* on a device; of GPU 0 */
   return 0;
 }
+int cuPointerSetAttribute(const void *value, int what, uint64_t at) { return value && what == 6 && find(at) >= 0 ? 0 : INVALID; }
 int cuMemGetAddressRange_v2(uint64_t *base, size_t *size, uint64_t at) {
   int i = find(at);
   return i < 0 || !current ? INVALID : (*base = (uintptr_t)known[i].at, *size = known[i].size, 0);

@@ -2,6 +2,7 @@
 # Install what the tests use beside Python packages, where it is missing: tools/programs.sh [--or-say] VENV NAME...
 #   g++    compiles the plan reader in C and the packet-level check (apt-get)
 #   perftest  runs over played NICs (apt-get, with libibverbs-dev, whose header the played library is compared with)
+#   ucx    runs over played NICs, too (apt-get)
 #   prometheus  evaluates the alert rules and the dashboard (from Debian's package into VENV, 100 MB on disk)
 #   coq    checks the proofs by machine (apt-get, 500 MB on disk)
 #   ns3    the packet-level simulator (pip, 40 MB)
@@ -56,6 +57,8 @@ for name; do
   g++: apt-get install g++" ;;
     perftest) apt perftest ib_write_bw && apt libibverbs-dev /usr/include/infiniband/verbs.h || missing="$missing
   perftest: apt-get install perftest libibverbs-dev" ;;
+    ucx) apt ucx-utils ucx_perftest || missing="$missing
+  ucx: apt-get install ucx-utils" ;;
     coq) apt coq coqc || missing="$missing
   coq: apt-get install coq" ;;
     ns3) wheel ns3 --no-deps --require-hashes -r requirements-ns3.lock || missing="$missing
@@ -64,7 +67,7 @@ for name; do
   prometheus: apt-get install prometheus" ;;
     torch) torch || missing="$missing
   torch: $venv/bin/pip install torch" ;;
-    *) echo "programs: $name is none of g++, perftest, coq, ns3, torch, prometheus" >&2; exit 2 ;;
+    *) echo "programs: $name is none of g++, perftest, ucx, coq, ns3, torch, prometheus" >&2; exit 2 ;;
   esac
 done
 [ -z "$missing" ] && exit 0

@@ -104,7 +104,9 @@ class GpuBytes:
         self._do("cuDevicePrimaryCtxRetain", byref(context), device)
         self._do("cuCtxSetCurrent", context)
         self._do("cuMemAlloc_v2", byref(base), ctypes.c_size_t(size))
-        self.base = base.value
+        self.base, on = base.value, ctypes.c_uint(1)
+        # Else `fill` returns before a NIC would see its bytes: CU_POINTER_ATTRIBUTE_SYNC_MEMOPS.
+        self._do("cuPointerSetAttribute", byref(on), 6, base)
         self.fill(0, bytes(size))
 
     def fill(self, offset: int, data: bytes) -> None:
