@@ -18,11 +18,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from optcc import moved
-
 __version__ = "0.1.0"
-
-moved.install()
 
 if TYPE_CHECKING:
     from optcc.api import lower_bound, lower_bound_with_costs, plan, run

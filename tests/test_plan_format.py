@@ -23,7 +23,7 @@ from optcc.export.chunks import deeper
 from optcc.plans import lowered_part
 from optcc.plans.files import MAJOR, MINOR, content_id, load_plan
 from optcc.plans.plan import Plan
-from optcc.schedule.families import FAMILIES, REMOVED
+from optcc.schedule.families import FAMILIES
 from optcc.values.cluster import Cluster
 from tests.effort import examples
 from tests.plan_cases import GOLDEN, again, bent, cases, extended, places
@@ -325,7 +325,6 @@ def test_other_majors_and_no_versions_are_refused(version: object) -> None:
         Plan.from_json(again(content))
 
 
-REMOVED_PLANS = GOLDEN.parent / "removed_plans"
 GOLDENS = sorted(GOLDEN.glob("*/*.plan.json"))
 
 
@@ -342,16 +341,6 @@ def test_published_files_are_read_and_lower_to_the_same_transfers(path: Path) ->
     assert complaints(content) == []
     assert content["lowered"]["depth"] == "transfers"
     assert load_plan(path).plan_id == content["plan_id"]
-
-
-@pytest.mark.parametrize("path", sorted(REMOVED_PLANS.glob("*.plan.json")), ids=lambda path: path.name)
-def test_families_that_there_were_are_refused_by_name(path: Path) -> None:
-    content = json.loads(path.read_text(encoding="utf-8"))
-    assert content["family"] in {*REMOVED, "grouped-exchange"}  # the one that is left had another recipe
-    with pytest.raises(InputError, match="family of an earlier version") as error:
-        load_plan(path)
-    assert error.value.got == content["family"]
-    assert "anew with optcc plan" in str(error.value.hint)
 
 
 # ---- examples and commands ------------------------------------------------------------------------------------------

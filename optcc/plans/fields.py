@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any
 
-from optcc.errors import InputError
 from optcc.plans.plan import Plan
-from optcc.schedule.families import FAMILIES, REMOVED
+from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import OfFamily, Recipe
 from optcc.values.bound import Bound, Certificate, ProgramCertificate
 from optcc.values.cluster_json import InFile
@@ -52,14 +51,6 @@ def plan_out(plan: Plan) -> dict[str, Any]:
 
 def plan_in(raw: dict[str, Any]) -> Plan:
     """The plan whose fields are `raw`. FieldError or InputError for anything else."""
-    if raw.get("family") in tuple(REMOVED):
-        raise InputError(
-            "a family of an earlier version",
-            where="family",
-            expected="one that this version lowers",
-            got=raw["family"],
-            hint="Make the plan anew with optcc plan: other families serve its cluster as well.",
-        )
     read: PlanFields = read_json(PlanFields, raw)
     told = read.bound
     bound = Bound(read.nbytes, told.seconds, told.fault_free_s, told.bottleneck, told.certificate)

@@ -29,15 +29,3 @@ FAMILIES: dict[str, type[Recipe]] = {
         OptccPaper,
     )
 }
-REMOVED = frozenset(
-    {
-        "exchange",
-        "timetable",
-        "lockstep-exchange",
-        "latin-exchange",
-        "steady-exchange",
-        "apart-exchange",
-        "mixed-exchange",
-    }
-)
-"""Families of earlier versions, whose plans are made anew: `DirectExchange` or another one serves their clusters."""
