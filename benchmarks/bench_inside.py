@@ -28,7 +28,7 @@ from optcc.schedule.inside_groups import gpu_groups
 from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.theory import nested_shares
-from optcc.theory.inside import inside_split
+from optcc.theory.inside_split import inside_split
 from optcc.values.cluster import Cluster, Fabric
 
 SIZE = 2**30

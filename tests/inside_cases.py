@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from optcc.schedule import Schedule
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_parts import inside_servers
-from optcc.theory.inside import inside_split
+from optcc.theory.inside_split import inside_split
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 
 WHOLE = Fraction(1)

@@ -16,7 +16,7 @@ from optcc.planner.standby.answers import Basis, Progress
 from optcc.planner.standby.background import Background, Helper, SkippedError
 from optcc.planner.standby.decisions import solve
 from optcc.planner.standby.planner import Planner
-from optcc.theory.group_counts import GroupCounts
+from optcc.theory.ring_shares import GroupCounts
 from optcc.values.cluster import Cluster
 from tests.failure_cases import ALPHA, COSTS, MIB, uniform
 

@@ -9,8 +9,8 @@ from optcc.planner.search import candidate_families
 from optcc.planner.standby.table import Entry, Table, matching
 from optcc.schedule.grouped import GroupedExchange
 from optcc.theory import lower_bound
-from optcc.theory.group_counts import GroupCounts
 from optcc.theory.packing import pack_trees
+from optcc.theory.ring_shares import GroupCounts
 from optcc.values.cluster import Cluster
 from tests.failure_cases import COSTS, MIB, uniform
 

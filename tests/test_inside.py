@@ -23,7 +23,7 @@ from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.routes import Routes
-from optcc.theory.inside import inside_split
+from optcc.theory.inside_split import inside_split
 from optcc.values.cluster import Cluster
 from tests.broken_schedules import with_rows
 from tests.effort import examples

@@ -25,7 +25,7 @@ from optcc.schedule.inside_parts import inside_exchange
 from optcc.schedule.many_objects import no_collection
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.striped import StripedExchange
-from optcc.theory.hubs import hub_split
+from optcc.theory.ring_shares import hub_split
 from optcc.values.cluster import Cluster
 from tests.effort import examples
 from tests.inside_cases import SIZES, WHOLE, gpu_clusters, gpus, port_bytes, some_shares

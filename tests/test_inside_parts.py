@@ -15,7 +15,7 @@ from optcc.schedule.inside import InsideServers
 from optcc.schedule.inside_channels import channels
 from optcc.schedule.inside_groups import gpu_groups, shares_of_slot, usable
 from optcc.schedule.inside_parts import BufferPart, inside_servers
-from optcc.theory.inside import inside_split
+from optcc.theory.inside_split import inside_split
 from tests.effort import examples
 from tests.inside_cases import WHOLE, gpus, recipe, some_shares
 

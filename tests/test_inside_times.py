@@ -15,7 +15,7 @@ from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, view
 from optcc.schedule.inside_parts import BufferPart, inside_servers
 from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.routes import fluid_seconds
-from optcc.theory.inside import InsideSplit, costs, inside_split, mix
+from optcc.theory.inside_split import InsideSplit, costs, inside_split, mix
 from optcc.values.cluster import Cluster
 from tests.effort import examples
 from tests.inside_cases import GB, WHOLE, gpu_clusters, gpus, port_bytes, recipe, some_shares
@@ -129,7 +129,7 @@ def test_mix_of_two() -> None:
 
 def test_the_gap_of_a_mix_shows_poor_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares and prices rounded to thirds: worse than 2, which the bound must not exceed all the same."""
-    from optcc.theory import inside
+    from optcc.theory import inside_split as inside
 
     monkeypatch.setattr(inside, "_DENOMINATOR", 3)
     _, seconds, gap = mix([(Fraction(1), Fraction(3)), (Fraction(3), Fraction(1))])
@@ -142,7 +142,7 @@ def test_the_gap_of_a_mix_shows_poor_shares(monkeypatch: pytest.MonkeyPatch) -> 
 @given(servers=st.integers(2, 4), dead=st.integers(0, 2), spare=st.integers(0, 3))
 def test_closed_form_is_what_the_program_finds(servers: int, dead: int, spare: int) -> None:
     """Where NICs are the limit no mix of teams and rings beats nested rings between whole servers."""
-    from optcc.theory import inside
+    from optcc.theory import inside_split as inside
 
     cluster = gpus(servers, 4, nvlink=2000 + 500 * spare, dead=dead)
     closed = inside_split(cluster)

@@ -15,11 +15,8 @@ from optcc.errors import CertificateError, InfeasibleError, InputError
 from optcc.schedule.packed import PackedTrees
 from optcc.theory import lower_bound, packing, program_bound
 from optcc.theory.branchings import depths, flatten, open_at, recentre, shrink
-from optcc.theory.hubs import hub_trees
-from optcc.theory.interior import most_weight
-from optcc.theory.packing import GAP, PackingError, pack_trees
-from optcc.theory.pricing import cheapest_pairs, ways_of
-from optcc.theory.ways import build_network
+from optcc.theory.packing import GAP, PackingError, cheapest_pairs, hub_trees, most_weight, pack_trees, ways_of
+from optcc.theory.program_network import build_network
 from optcc.values.cluster import Cluster, Fabric, Nic
 from tests.conftest import clusters
 from tests.effort import examples

@@ -19,8 +19,8 @@ from optcc.schedule.nested_order import nested_rings
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.tree_shapes import TICKS, complementary, critical_leaves, deal, spare_degrees
 from optcc.schedule.trees import MAX_REACH, ComplementaryTrees, tree_rates
-from optcc.theory.segments import Pipeline, segment_count
-from optcc.theory.trees import best_segments, busiest, seconds, shapes, tree_time
+from optcc.theory.splits import Pipeline, segment_count
+from optcc.theory.tree_times import best_segments, busiest, seconds, shapes, tree_time
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.broken_schedules import with_rows
 from tests.conftest import clusters, degraded

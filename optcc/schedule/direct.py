@@ -35,7 +35,7 @@ from optcc.values.json_types import Choice, Exact, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 FINDERS: dict[str, Finder] = {finder.name: finder for finder in (NoneStarves(), OneStarves(), SeveralStarve())}

@@ -10,8 +10,8 @@ servers, and the result is handed out over NVLink; different pieces do this at t
 So each GPU carries what it gathers, as far as its NIC allows. The rest, left over by a dead or slow NIC, goes by the
 neighbours' NICs, which NCCL calls PXN. This makes no NVLink port busier (proof id inside-servers). GPUs of equal place
 gather the same bytes on every server, so a channel stays on its rail. Where NVLink is the limit, part of the buffer
-goes between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `optcc.schedule.inside_parts` makes bundles of
-them.
+goes between teams of fewer GPUs. `optcc.theory.inside_split` finds the parts, `optcc.schedule.inside_parts` makes
+bundles of them.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def inside_candidates(cluster: Cluster, bound: Bound, costs: Costs) -> list[Cand
 def inside_at_once(cluster: Cluster, bound: Bound, costs: Costs) -> Recipe:
     """Direct exchange where there are costs and it applies, else rings; two segments where there are costs. Raises
     InfeasibleError where servers have no place in common."""
-    from optcc.theory.inside import parts_at_once
+    from optcc.theory.inside_split import parts_at_once
 
     if costs and (direct := _direct(cluster, bound, costs)):
         return direct[0].make(direct[0].guess or 2)
@@ -53,7 +53,7 @@ def best_chunks(cluster: Cluster, bound: Bound, costs: Costs) -> int | None:
 
 
 def _rings(cluster: Cluster, bound: Bound, costs: Costs) -> CandidateFamily:
-    from optcc.theory.inside import InsideSplit, inside_split
+    from optcc.theory.inside_split import InsideSplit, inside_split
 
     @cache
     def split() -> InsideSplit:
@@ -68,7 +68,7 @@ def _rings(cluster: Cluster, bound: Bound, costs: Costs) -> CandidateFamily:
 def _direct(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
     """Direct exchange between servers, where all their GPUs can meet; also with growing rounds by way of slow servers
     (`StripedExchange.candidates`), among many servers only where a server is hub of nothing."""
-    from optcc.theory.hubs import hub_split
+    from optcc.theory.ring_shares import hub_split
 
     own = gpu_groups(cluster)
     if not cluster.fabric.flat or len(own) < 3 or not all(any(map(usable, group.gpus)) for group in own):

@@ -39,7 +39,7 @@ from optcc.values.json_types import Index, Natural, Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 MAX_SECTIONS = 4096

@@ -31,8 +31,8 @@ from optcc.values.json_types import Index
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.group_counts import GroupCounts
     from optcc.theory.packing import Packing
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 
@@ -226,7 +226,7 @@ class PackedTrees(Recipe):
         There a NIC pays for R k chunks, with k segments of R trees, and about a segment is lost: X + R k o + X/k.
         """
         from optcc.schedule.candidates import CandidateFamily
-        from optcc.theory.hubs import hub_trees
+        from optcc.theory.packing import hub_trees
 
         @cache
         def packing() -> Packing:

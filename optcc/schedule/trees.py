@@ -31,7 +31,7 @@ from optcc.values.json_types import Whole
 
 if TYPE_CHECKING:
     from optcc.schedule.candidates import CandidateFamily, Costs
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 MAX_TREES = 4096
@@ -151,7 +151,7 @@ class ComplementaryTrees(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """The shapes that the closed form puts first; it tells shapes apart better than depths."""
         from optcc.schedule.candidates import CandidateFamily
-        from optcc.theory.trees import FILL, best_segments, seconds, shapes
+        from optcc.theory.tree_times import FILL, best_segments, seconds, shapes
 
         rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
         if cluster.gpu_ranks or not cluster.fabric.flat or not min(rates):

@@ -1,8 +1,8 @@
 """A lower bound that knows latency and the cost of a chunk, and its certificate, as values.
 
 The model is the simulator's. A chunk takes `per_chunk` seconds beside its bytes at the sending and at the receiving
-port, and `alpha` passes in between. It is passed on only when it has landed whole. `optcc.theory.costs` finds the
-bound, `optcc.theory.costs_check` checks it. Proof ids chunk-costs and starving-pair.
+port, and `alpha` passes in between. It is passed on only when it has landed whole. `optcc.theory.bound_costs` finds the
+bound, `optcc.theory.bound_check` checks it. Proof ids chunk-costs and starving-pair.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from optcc.schedule.families import FAMILIES
 from optcc.schedule.nested_order import rings_in_order
 from optcc.schedule.recipe import Recipe
 from optcc.theory import lower_bound
-from optcc.theory.group_counts import GroupCounts
+from optcc.theory.ring_shares import GroupCounts
 from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster
 

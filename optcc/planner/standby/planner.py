@@ -3,7 +3,7 @@
 What takes long is decided before the event: a table holds the recipe for every shape that the next failures can make
 (`optcc.planner.standby.shapes`). Everything that depends on the NIC is filled in at the event: the bound with its
 certificate, the order of ranks, the shares of nested rings. All have closed forms
-(`optcc.theory.group_counts`). Nothing is simulated or lowered then.
+(`optcc.theory.ring_shares`). Nothing is simulated or lowered then.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from fractions import Fraction
 from functools import cached_property
 
 from optcc.planner.standby.state import Places, State
-from optcc.theory.group_counts import GroupCounts
+from optcc.theory.ring_shares import GroupCounts
 from optcc.values.cluster import Cluster
 
 

@@ -15,7 +15,7 @@ from optcc.schedule.recipe import Recipe
 
 if TYPE_CHECKING:
     from optcc.plans.plan import Plan
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
 
 
 @dataclass(frozen=True)

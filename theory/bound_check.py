@@ -1,7 +1,8 @@
-"""The check of a bound that knows costs: against the cluster, exactly, without knowing how the bound was found.
+"""The checks of bounds: against the cluster, exactly, without knowing how the bound was found.
 
-What a server loses is not computed again. A claimed loss stands if no number of chunks with a smaller loss can fill the
-time available. This is tried for every number, chunk by chunk from the last. Proof ids chunk-costs, starving-pair.
+Of a bound with costs, what a server loses is not computed again. A claimed loss stands if no number of chunks with a
+smaller loss can fill the time available. This is tried for every number, chunk by chunk from the last. Proof ids
+chunk-costs, starving-pair.
 """
 
 from __future__ import annotations
@@ -9,11 +10,91 @@ from __future__ import annotations
 from fractions import Fraction
 
 from optcc.errors import CertificateError
-from optcc.theory.bounds import check_bound
-from optcc.theory.costs import growth, live_rates, outside_ranks
-from optcc.theory.starving_pair import nic_rate, pair_s
+from optcc.theory.bound_costs import growth, live_rates, nic_rate, outside_ranks, pair_s
+from optcc.theory.bounds import dearest, program_bound
+from optcc.values.bound import (
+    LARGEST_GAP,
+    Bound,
+    ProgramCertificate,
+    check_certificate,
+    closed_form_s,
+    in_words,
+)
 from optcc.values.bound_with_costs import BoundWithCosts, CutCosts, FluidCosts, PairCosts
 from optcc.values.cluster import Cluster
+
+
+def check_bound(cluster: Cluster, bound: Bound) -> None:
+    """Raise CertificateError unless every field of `bound` is right for `cluster`, exactly, by what proves it.
+
+    A closed form: the certificate proves `seconds`, and no term of the formula is larger; `fault_free_s` is the formula
+    on the fault-free cluster. The program: the dual proves the rate and the primal that it is reached to `LARGEST_GAP`,
+    here and on the fault-free cluster. `bottleneck` and `prices` must be what follows from the certificate. No solver
+    is used, with one exception: a bound of the program without its primals, as in plan files. For these the program is
+    solved anew, and must agree to `LARGEST_GAP`.
+    """
+    cert = bound.certificate
+    check_seconds(cluster, bound, cert.collective if isinstance(cert, ProgramCertificate) else "allreduce")
+    if isinstance(cert, ProgramCertificate):
+        _check_rest(cluster, bound, cert)
+        words = dearest(cert.prices)
+    else:
+        words = in_words(cluster, cert)
+    if bound.bottleneck != words:
+        raise CertificateError(f"the bottleneck is {bound.bottleneck!r}, the certificate says {words!r}")
+
+
+def check_seconds(cluster: Cluster, bound: Bound, collective: str = "allreduce") -> None:
+    """Raise CertificateError unless the certificate proves `bound.seconds` for `collective`, exactly; without a solver.
+
+    Of the program, nothing else is checked: not that it is reached, nor `fault_free_s`. A closed form is checked whole,
+    but for its words.
+    """
+    cert = bound.certificate
+    if isinstance(cert, ProgramCertificate):
+        from optcc.theory.certificates import check_rate
+
+        if len(cluster.ranks) == 1:
+            raise CertificateError("a single rank has no program")
+        check_rate(cluster, cert)
+        if (bound.seconds, bound.nbytes, collective) != (cert.seconds, cert.nbytes, cert.collective):
+            proved = f"{cert.seconds} s for {cert.collective} of {cert.nbytes} bytes"
+            raise CertificateError(f"the bound is {bound.seconds} s, the certificate proves {proved}")
+        return
+    if len(cluster.ranks) > 1 and (cluster.gpu_ranks or not cluster.fabric.flat):
+        raise CertificateError("a closed form is for servers as ranks on one non-blocking fabric")
+    check_certificate(cluster, bound)
+    for name, said, ranks in (
+        ("bound", bound.seconds, cluster.ranks),
+        ("fault-free bound", bound.fault_free_s, cluster.fault_free.ranks),
+    ):
+        if said != (right := closed_form_s(ranks, bound.nbytes)):
+            raise CertificateError(f"the {name} is {said} s, the closed form says {right} s")
+
+
+def _check_rest(cluster: Cluster, bound: Bound, cert: ProgramCertificate) -> None:
+    from optcc.theory.certificates import check_program_certificate
+
+    check_program_certificate(cluster, cert)
+    whole = bound.fault_free
+    if cert.primal is None or whole is None or whole.primal is None:
+        anew = program_bound(cluster, cert.nbytes, cert.collective, cert.root)
+        assert isinstance(anew.certificate, ProgramCertificate)  # as for any two ranks or more
+        _demand_near("rate that is reached", cert.reached, anew.certificate.reached, "B/s")
+        _demand_near("fault-free bound", bound.fault_free_s, anew.fault_free_s, "s")
+        return
+    check_program_certificate(cluster.fault_free, whole)
+    if (whole.nbytes, whole.collective, whole.root) != (cert.nbytes, cert.collective, cert.root):
+        raise CertificateError("the fault-free certificate is for another size, collective or root")
+    if bound.fault_free_s != whole.seconds:
+        raise CertificateError(
+            f"the fault-free bound is {bound.fault_free_s} s, its certificate proves {whole.seconds} s"
+        )
+
+
+def _demand_near(what: str, said: Fraction, found: Fraction, unit: str) -> None:
+    if abs(said - found) > LARGEST_GAP * found:
+        raise CertificateError(f"the {what} is {float(said)} {unit}, solved anew {float(found)} {unit}")
 
 
 def check_bound_with_costs(cluster: Cluster, found: BoundWithCosts) -> None:

@@ -26,7 +26,7 @@ from optcc.errors import InfeasibleError, InputError, OptccError
 from optcc.schedule.columns import Schedule
 from optcc.schedule.inside_groups import gpu_groups, shares_by_rate, shares_of_slot, usable, view
 from optcc.schedule.inside_parts import BufferPart, inside_servers, slot_strength
-from optcc.theory.shares import Shares, nested_shares, ring_loads
+from optcc.theory.ring_shares import Shares, nested_shares, ring_loads
 from optcc.values.cluster import Cluster
 
 Column = tuple[Fraction, ...]
