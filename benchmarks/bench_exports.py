@@ -9,15 +9,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from rich.progress import track
 
 import optcc
 from benchmarks.pages import made_with, parser, write
 from optcc.errors import OptccError
-from optcc.export import chakra, chakra_run, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run
-from optcc.export.choice import Chosen
+from optcc.export import chakra, mscclpp, mscclpp_file, mscclpp_run, sends
 from optcc.plans.plan import Plan
 from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster
@@ -42,7 +40,7 @@ def cases() -> Iterator[tuple[str, Plan]]:
                 yield f"{ranks} | ring | 1 | 2", replace(made, recipe=PlainRing(2, NicSpread.RATE))
 
 
-def over(chosen: Chosen[Any]) -> str:
+def over(chosen: mscclpp.Chosen) -> str:
     """Time over the bound with perfect overlap / simulated / by the executor's clock."""
     bound = float(chosen.rounded.plan.bound.seconds)
     told = f"{chosen.seconds / bound:.2f}" if chosen.seconds else "-"
@@ -54,25 +52,14 @@ def mscclpp_cells(plan: Plan) -> str:
     chosen = mscclpp.export(plan)
     mscclpp_run.run(mscclpp_file.load(mscclpp_file.dump(chosen.program)))
     fullest = max(len(block.ops) for gpu in chosen.program.gpus for block in gpu.threadblocks)
-    return f"{_cut(chosen)} | {chosen.threadblocks} | {fullest} | {over(chosen)}"
-
-
-def msccl_cells(plan: Plan) -> str:
-    """Segments, chunks, threadblocks, steps, channels, loss; the file has passed its interpreter."""
-    chosen = msccl.export(plan)
-    msccl_run.run(msccl_file.load(msccl_file.dump(chosen.program)))
-    fullest = max(len(block.steps) for gpu in chosen.program.gpus for block in gpu)
-    return f"{_cut(chosen)} | {chosen.threadblocks} | {fullest} | {chosen.program.channels} | {over(chosen)}"
-
-
-def _cut(chosen: Chosen[Any]) -> str:
-    return f"{chosen.rounded.plan.recipe.segments} | {chosen.rounded.chunks}"
+    depth, chunks = chosen.rounded.plan.recipe.segments, chosen.rounded.chunks
+    return f"{depth} | {chunks} | {chosen.threadblocks} | {fullest} | {over(chosen)}"
 
 
 def chakra_cells(plan: Plan) -> str:
     """Nodes of the longest file; the files have passed their interpreter."""
     files = [chakra.load(content) for content in chakra.export(plan)]
-    chakra_run.run(files)
+    sends.run(files)
     schedule = plan.schedule()
     loss = optcc.simulate(schedule, service="ready").time_s / optcc.simulate(schedule).time_s
     return f"{max(map(len, files))} | {loss:.3f}"
@@ -84,7 +71,7 @@ def main() -> int:
     rows, faults = [], []
     for what, plan in track(list(cases()), description="exports"):
         cells = []
-        for measure in (mscclpp_cells, msccl_cells, chakra_cells):
+        for measure in (mscclpp_cells, chakra_cells):
             try:
                 cells.append(measure(plan))
             except OptccError as error:
@@ -107,15 +94,15 @@ def report(rows: list[str]) -> str:
             "NICs of 25 GB/s a server, 0.37 of one NIC left on the degraded servers. The ring takes its NICs by their",
             "rates. Each file was read back and passed its target's interpreter ([exports](exports.md)).",
             "Segments and chunks: as the executor's clock chose them; blocks: threadblocks of the busiest rank;",
-            "operations or steps of the fullest threadblock; nodes of the longest Chakra file; over: time over the",
+            "operations of the fullest threadblock; nodes of the longest Chakra file; over: time over the",
             "bound with perfect overlap / simulated / by the executor's clock. MSCCL++ gives each rank one NIC,",
             "here the degraded one, so its clock says so much more. Out of order: how",
             "many times as long the plan takes, simulated with its own segments, where its order of sends is dropped",
             "and NICs serve first come first served.",
             "",
             "| ranks | plan | degraded | segments | MSCCL++ segments | chunks | blocks | operations | over "
-            "| MSCCL segments | chunks | blocks | steps | channels | over | Chakra nodes | out of order |",
-            "|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|",
+            "| Chakra nodes | out of order |",
+            "|---|---|---|---|---|---|---|---|---|---|---|",
             *rows,
             "",
             made_with(),

@@ -23,7 +23,7 @@ from optcc.schedule.inside import BufferPart, InsideServers, best_chunks, gpu_gr
 from optcc.schedule.nested import nested_rings
 from optcc.schedule.recipe import Costs
 from optcc.theory import nested_shares
-from optcc.theory.inside import inside_split
+from optcc.theory.inside_split import inside_split
 from optcc.values.cluster import Cluster, Fabric
 
 SIZE = 2**30

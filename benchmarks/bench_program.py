@@ -17,10 +17,9 @@ import optcc
 from benchmarks.pages import made_with, parser, write
 from optcc.errors import InputError
 from optcc.theory import program_bound
-from optcc.theory.certify import round_dual
-from optcc.theory.duality import check_dual, check_primal
-from optcc.theory.program import BoundProgram
-from optcc.theory.ways import build_network
+from optcc.theory.bound_program import BoundProgram, round_dual
+from optcc.theory.certificates import check_dual, check_primal
+from optcc.theory.program_network import build_network
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 

@@ -13,7 +13,7 @@ from rich.progress import track
 
 import optcc
 from benchmarks.pages import made_with, parser, write
-from optcc.theory.ramps import Sizes, best_start
+from optcc.theory.splits import Sizes, best_start
 
 SIZE = 2**30
 CASES = [(p, slow, k) for p in (8, 16) for slow in (Fraction(2), Fraction(4, 3), Fraction(3)) for k in (4, 8, 16, 32)]
@@ -46,7 +46,7 @@ def main() -> int:
         "",
         "Made by `make bench-segments`. Simulated time over bound, 1 GiB per rank, alpha = 0, one server at 1/l of",
         "the others' rate. (k+1)/k is what the published schedule takes with k equal segments. Unequal: the best of a",
-        "few size vectors from the convex program of `optcc.theory.ramps`, chosen by simulation (equal sizes are among",
+        "few size vectors from a convex program (`optcc.theory.splits`), chosen by simulation (equal sizes are among",
         "them, so it is never worse).",
         "",
         "| servers | l | k | (k+1)/k | equal | unequal |",

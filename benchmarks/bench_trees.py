@@ -20,7 +20,7 @@ from optcc.schedule.nested import nested_rings
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.trees import ComplementaryTrees, tree_rates
 from optcc.theory import lower_bound, nested_shares
-from optcc.theory.trees import best_segments, shapes
+from optcc.theory.tree_times import best_segments, shapes
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_size
 
@@ -173,7 +173,7 @@ def report(cells: list[Cell], regrets: list[str], mean: float, worst: float) -> 
             "",
             f"Made by `make bench-trees`. Simulated, not measured: {NICS} NICs of 50 GB/s per server, 5 us a hop, 1 us",
             "per chunk and port. One server has 7/8, 3/4 or 1/2 of its NICs left (l = 8/7, 4/3, 2). Microseconds.",
-            "Trees: the fastest of the shapes of `optcc.theory.trees.shapes`, each as deep as its closed form says;",
+            "Trees: the fastest of the shapes of `optcc.theory.tree_times`, each as deep as its closed form says;",
             "shape: children of each inner rank, trees, segments (with P - 1 children it is a direct exchange).",
             "Double: double binary trees, as deep as the closed form says. Nested rings, with the segments that were",
             f"best, and one ring over all servers: the best of {', '.join(map(str, RING_DEPTHS))} segments.",

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from optcc.planner.search import Kept
     from optcc.runtime import RunResult
     from optcc.runtime.control.rendezvous import Membership
-    from optcc.theory.derivation import Result
+    from optcc.theory.derivations import Result
     from optcc.theory.sensitivity import JointRepair, Repair
 
 LOCAL_RATE = Fraction(125_000_000)
@@ -35,7 +35,7 @@ def lower_bound(cluster: Cluster, nbytes: Quantity, collective: str = "allreduce
     root : the name of the rank that the last two have as root
 
     Raises InputError for values out of range and unknown names, InfeasibleError when a rank is cut off one way.
-    Source: `optcc.theory.bounds` has the formula, `optcc.theory.program` the linear program.
+    Source: `optcc.theory.bounds` has the formula, `optcc.theory.bound_program` the linear program.
     """
     from optcc.theory import lower_bound, program_bound
 
@@ -58,21 +58,21 @@ def lower_bound_with_costs(
 
     nbytes : as in `lower_bound`; alpha : seconds from port to port; per_chunk : seconds of each chunk at each port; as
         numbers or as text such as "5us"
-    Never below `lower_bound`, which is its `bound`. See `optcc.theory.costs`; `optcc.theory.check_bound_with_costs`
-    checks it. Raises InputError for values out of range.
+    Never below `lower_bound`, which is its `bound`. `optcc.theory.check_bound_with_costs` checks it.
+    Raises InputError for values out of range.
     """
-    from optcc.theory.costs import bound_with_costs
+    from optcc.theory.bound_costs import bound_with_costs
 
     costs = as_seconds(alpha, "alpha"), as_seconds(per_chunk, "per_chunk")
     return bound_with_costs(cluster, lower_bound(cluster, nbytes, collective, root), *costs, collective)
 
 
 def symbolic_bound(cluster: Cluster) -> Result:
-    """The closed form of the cluster's bound as a formula, with assumptions and proof id. See `optcc.theory.symbolic`.
+    """The closed form of the cluster's bound as a formula, with assumptions and proof id.
 
     Raises InputError where there is no closed form: rails, pods, GPUs as ranks.
     """
-    from optcc.theory.symbolic import symbolic_bound
+    from optcc.theory.derivations import symbolic_bound
 
     if cluster.gpu_ranks or not cluster.fabric.flat:
         raise InputError(

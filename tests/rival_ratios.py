@@ -7,9 +7,7 @@ from typing import Any
 
 import sympy as sp
 
-from optcc.theory.derivation import exact
-from optcc.theory.derive_rivals import results
-from optcc.theory.symbols import K, P, X
+from optcc.theory.derivations import K, P, X, exact, results
 
 
 def compare(ranks: int, lost: Fraction) -> dict[str, Any]:

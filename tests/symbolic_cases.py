@@ -14,14 +14,13 @@ from typing import Any
 import sympy as sp
 
 from optcc.theory.bounds import lower_bound
-from optcc.theory.derivation import Result, exact
-from optcc.theory.shares import nested_loads, nested_shares
-from optcc.theory.symbols import (
+from optcc.theory.derivations import (
     B_i,
     C,
     K,
     L,
     P,
+    Result,
     T_opt,
     X,
     a,
@@ -30,6 +29,7 @@ from optcc.theory.symbols import (
     c13,
     c23,
     ell,
+    exact,
     k,
     m,
     min_in,
@@ -45,6 +45,7 @@ from optcc.theory.symbols import (
     sum_in,
     sum_out,
 )
+from optcc.theory.ring_shares import level_loads, nested_shares
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.packings import allgather_time, broadcast_time, triangle_time
 
@@ -166,10 +167,13 @@ def triangle_case() -> Case:
 
 
 def ring_shares_case() -> Case:
-    """A share from the closed form in shares.py, which has its own tests against the linear program."""
+    """A share from the closed form in ring_shares.py, which has its own tests against the linear program."""
     ranks = _rng.randint(3, 7)
     rates = sorted(Fraction(_rng.randint(40, 80)) for _ in range(ranks))
-    loads, ring = [Fraction(1), *nested_loads(rates)], _rng.randint(1, ranks)
+    loads, ring = (
+        [Fraction(1), *(load for load, n in level_loads([(r, 1) for r in rates]) for _ in range(n))],
+        _rng.randint(1, ranks),
+    )
     values = {L(ranks - ring + 1): loads[ranks - ring + 1], L(ranks - ring): loads[ranks - ring], P: ranks, m: ring}
     return values, nested_shares(rates).get(ring, Fraction(0))
 

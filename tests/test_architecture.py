@@ -61,11 +61,7 @@ BEGINNINGS = {"optcc.__main__", "optcc.pytorch", "optcc.runtime.control.child"}
 """Modules that users import, or that processes begin with."""
 SHOWN = {
     "optcc.runtime.measuring.virtual_run": "docs/failover.md",
-    "optcc.theory.coding": "proofs/written/coding.md",
-    "optcc.theory.partition": "docs/bounds.md",
-    "optcc.theory.protocol_examples": "docs/reference/theory.md",
-    "optcc.theory.ramps": "docs/schedules.md",
-    "optcc.theory.segments": "docs/schedules.md",
+    "optcc.theory.protocols": "proofs/written/coding.md",
     "optcc.theory.splits": "docs/howto-researcher.md",
 }
 """Other modules that no module of the product imports: the page that shows what they are for."""

@@ -16,7 +16,7 @@ from click.testing import CliRunner, Result
 from optcc.cli import main
 from optcc.errors import CertificateError, InputError
 from optcc.theory import bound_file as files
-from optcc.theory.program import BoundProgram
+from optcc.theory.bound_program import BoundProgram
 from tests.bound_check_alone import by_stranger
 from tests.effort import cases
 

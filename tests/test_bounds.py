@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import CertificateError, InfeasibleError, InputError
 from optcc.theory import check_loads, nested_shares
-from optcc.theory.shares import ring_loads
+from optcc.theory.ring_shares import ring_loads
 from optcc.values.bound import check_certificate
 from optcc.values.cluster import Cluster
 from tests.conftest import GBPS, clusters

@@ -289,7 +289,7 @@ def test_what_is_read_is_not_overwritten(tmp_path: Path) -> None:
     before = plan.read_text(encoding="utf-8")
     for args, option in (
         (("plan", topology, "--size", "1MiB", "-o", topology), "-o"),
-        (("export", plan, "--format", "msccl", "-o", link), "-o"),
+        (("export", plan, "--format", "mscclpp", "-o", link), "-o"),
         (("simulate", plan, "--timeline", plan), "--timeline"),
     ):
         refused = call(*args)

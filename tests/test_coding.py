@@ -11,10 +11,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.errors import InputError
-from optcc.theory.coding import given as left
-from optcc.theory.coding import lacks, news, slacks
-from optcc.theory.protocol_examples import gather_and_spread, random_chatter, random_protocol
-from optcc.theory.protocols import Execution, Group, Labels, Message, Sent, entropy, joint, run, start
+from optcc.theory.protocols import (
+    Execution,
+    Group,
+    Labels,
+    Message,
+    Sent,
+    entropy,
+    gather_and_spread,
+    joint,
+    lacks,
+    news,
+    random_chatter,
+    random_protocol,
+    run,
+    slacks,
+    start,
+)
+from optcc.theory.protocols import given as left
 from tests.effort import examples
 from tests.proof_scripts import script
 

@@ -23,8 +23,8 @@ from optcc.schedule.assemble import TemplateRow, assemble
 from optcc.schedule.routes import Routes
 from optcc.simulation.simulator import Receivers
 from optcc.theory import check_bound_with_costs
-from optcc.theory.costs import least_loss
-from optcc.theory.costs_check import check_loss
+from optcc.theory.bound_check import check_loss
+from optcc.theory.bound_costs import least_loss
 from optcc.values.bound import BoundWithCosts, CutCosts, FluidCosts, PairCosts
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.conftest import clusters, degraded
@@ -210,7 +210,7 @@ def test_a_starving_pair_is_used_where_it_says_more() -> None:
     found = bound(lacking(5, 4, 2, 2), 10**9, 5 * US, US)
     assert isinstance(found.certificate, PairCosts)
     assert found.certificate.servers == (0, 1)
-    assert found.seconds == optcc.theory.starving_pair.starving_pair_s(lacking(5, 4, 2, 2), 10**9, 5 * US, US)
+    assert found.seconds == optcc.theory.bound_costs.starving_pair_s(lacking(5, 4, 2, 2), 10**9, 5 * US, US)
 
 
 def test_other_collectives_pay_for_one_chunk() -> None:

@@ -10,11 +10,9 @@ import pytest
 
 import optcc
 from optcc.errors import InputError, SimulationError
-from optcc.export import formats, msccl, msccl_clock, mscclpp, mscclpp_clock
+from optcc.export import formats, mscclpp, mscclpp_clock
 from optcc.export.chunks import Chunked, chunked, finer
-from optcc.export.native import native_ring_s
-from optcc.export.targets import MSCCL, check_places
-from optcc.export.timed import TimedStep, TimedThreads
+from optcc.export.mscclpp_clock import MSCCLPP, TimedStep, TimedThreads, check_places, native_ring_s
 from optcc.plans.plan import Plan
 from optcc.schedule.inside import InsideServers
 from optcc.values.cluster import Cluster
@@ -68,20 +66,13 @@ def split(made: Plan, chunks: int, parts: int, blocks: int) -> float:
     return mscclpp_clock.seconds(program, made.cluster, made.bound.nbytes)
 
 
-def classic(made: Plan, chunks: int, channels: int, split: int = 1, on: Cluster | None = None) -> float:
-    program = msccl.build(rounded(made, chunks, split), channels * split)
-    assert program.channels == channels * split
-    return msccl_clock.seconds(program, on or made.cluster, made.bound.nbytes)
-
-
 def seconds_of(gigabytes: float) -> float:
     """Of 256 MiB at a bus bandwidth: two ranks."""
     return 256 * MIB / (gigabytes * 1e9)
 
 
-# Measured in November 2026: MSCCL++ 0.9.0 (1f5f065d), msccl-executor-nccl (NCCL 2.23.4), NCCL 2.28.9 on two H100s of
-# one host, CUDA 13; MSCCL's of 8 to 32 channels, and NCCL's of 16 MiB, on two H200s; "slow": network namespaces joined
-# by veth with tbf at 1 Gb/s, one rank at half. The same table is in docs/exports.md.
+# Measured in November 2026: MSCCL++ 0.9.0 (1f5f065d), NCCL 2.28.9 on two H100s of one host, CUDA 13; NCCL's of 16 MiB
+# on two H200s; "slow": network namespaces joined by veth with tbf at 1 Gb/s, one rank at half (docs/exports.md).
 MEASURED: dict[str, tuple[float, Callable[[], float]]] = {
     "MSCCL++, memory, 256 MiB, 4 threadblocks": (seconds_of(43.7), lambda: plus(gpus(256), 4, 4)),
     "MSCCL++, memory, 256 MiB, 8 threadblocks": (seconds_of(85), lambda: plus(gpus(256), 16, 8)),
@@ -95,20 +86,6 @@ MEASURED: dict[str, tuple[float, Callable[[], float]]] = {
     "MSCCL++, memory, 1 MiB, as exported": (19.7e-6, lambda: split(gpus(1, 2), 16, 8, 48)),
     "MSCCL++, port, 256 MiB, as exported": (1.249e-3, lambda: split(hosts(256, 16), 64, 1, 20)),
     "MSCCL++, port, 1 MiB, as exported": (48e-6, lambda: split(hosts(1, 1), 8, 1, 2)),
-    "MSCCL, 256 MiB, 1 channel": (seconds_of(15), lambda: classic(gpus(256), 4, 1)),
-    "MSCCL, 256 MiB, 64 segments": (seconds_of(67), lambda: classic(hosts(256, 64), 256, 2, on=GPUS)),
-    "MSCCL, 256 MiB, 64 segments split in 16": (
-        seconds_of(188),
-        lambda: classic(hosts(256, 64), 256, 2, 16, on=GPUS),
-    ),
-    "MSCCL, 256 MiB, 8 channels": (2699.8e-6, lambda: classic(gpus(256), 64, 8)),
-    "MSCCL, 256 MiB, as exported": (997e-6, lambda: classic(gpus(256), 64, 32)),
-    "MSCCL, 16 MiB, as exported": (81.5e-6, lambda: classic(gpus(16), 64, 32)),
-    "MSCCL, 1 MiB, as exported": (25.0e-6, lambda: classic(gpus(1), 4, 4, 4)),
-    "MSCCL, slow, 8 ranks, 64 segments": (1.190, lambda: classic(slow(8, 64), 1024, 14)),
-    "MSCCL, slow, 4 ranks, 64 segments": (1.534, lambda: classic(slow(4, 64), 1024, 4)),
-    "MSCCL, slow, 4 ranks, 64 segments, 16 channels": (1.365, lambda: classic(slow(4, 64), 1024, 16)),
-    "MSCCL, slow, 4 ranks, 16 segments": (2.312, lambda: classic(slow(4, 16), 256, 1)),
     "NCCL, 256 MiB": (seconds_of(299), lambda: native_ring_s(GPUS, 256 * MIB) or 0),
     "NCCL, 16 MiB": (73.7e-6, lambda: native_ring_s(GPUS, 16 * MIB) or 0),
     "NCCL, 1 MiB": (13.5e-6, lambda: native_ring_s(GPUS, MIB) or 0),
@@ -124,12 +101,12 @@ def test_clocks_are_within_15_percent_of_what_was_measured(what: str) -> None:
 
 
 def test_a_clock_with_another_rate_is_not() -> None:
-    program = msccl.build(rounded(gpus(256), 4), 1)
-    wrong = msccl_clock.seconds(program, GPUS, 256 * MIB, replace(MSCCL, block_rate=MSCCL.block_rate * 2))
-    assert wrong < 0.85 * MEASURED["MSCCL, 256 MiB, 1 channel"][0]
+    program = mscclpp.build(rounded(gpus(256), 4), 4)
+    wrong = mscclpp_clock.seconds(program, GPUS, 256 * MIB, replace(MSCCLPP, put_rate=MSCCLPP.put_rate * 4))
+    assert wrong < 0.85 * MEASURED["MSCCL++, memory, 256 MiB, 4 threadblocks"][0]
 
 
-# The machine under both clocks
+# The machine under the clock
 
 
 def test_those_who_move_share_a_link_fairly_and_keep_to_their_own_cap() -> None:
@@ -165,39 +142,28 @@ def test_what_waits_for_ever_is_said() -> None:
         machine.resource(0)
 
 
-def test_many_slices_are_told_from_a_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    program = msccl.build(rounded(gpus(256), 16), 1)  # 8 slices
-    few = msccl_clock.seconds(program, GPUS, 256 * MIB)
-    monkeypatch.setattr(msccl_clock, "SLICES", 8)
-    assert few == pytest.approx(msccl_clock.seconds(program, GPUS, 256 * MIB), rel=0.02)
-
-
 # What is written
 
 
-@pytest.mark.parametrize(
-    ("export", "mib", "share"), [(mscclpp.export, 256, 0.95), (msccl.export, 256, 0.6), (mscclpp.export, 1, 0.5)]
-)
-def test_files_for_two_gpus_are_as_fast_as_they_have_to_be(
-    export: Callable[..., object], mib: int, share: float
-) -> None:
+@pytest.mark.parametrize(("mib", "share"), [(256, 0.95), (1, 0.5)])
+def test_files_for_two_gpus_are_as_fast_as_they_have_to_be(mib: int, share: float) -> None:
     """By the clock: of NCCL's bandwidth."""
-    native = MEASURED[f"NCCL, {mib} MiB"][0]
-    assert export(gpus(mib)).seconds <= native / share  # type: ignore[attr-defined]
+    told = mscclpp.export(gpus(mib)).seconds
+    assert told is not None
+    assert told <= MEASURED[f"NCCL, {mib} MiB"][0] / share
 
 
-@pytest.mark.parametrize("name", ["mscclpp", "msccl"])
-def test_a_file_slower_than_the_native_ring_has_a_warning(name: str, tmp_path) -> None:  # type: ignore[no-untyped-def]
-    write = partial(formats.write, slow(4, 16), name, tmp_path / "out")
-    narrow, wide = write(segments=16, threadblocks=3 if name == "msccl" else 5), write()
+def test_a_file_slower_than_the_native_ring_has_a_warning(tmp_path) -> None:  # type: ignore[no-untyped-def]
+    """Two servers of which one has half a NIC: as narrow as can be, and as chosen."""
+    write = partial(formats.write, slow(4, 16), "mscclpp", tmp_path / "out")
+    narrow, wide = write(segments=16, threadblocks=5), write()
     assert narrow.native_s is not None
     assert narrow.predicted_s is not None
     assert wide.predicted_s is not None
-    assert bool(narrow.warnings) == (narrow.predicted_s > narrow.native_s)
     assert wide.predicted_s <= narrow.predicted_s
-    if name == "msccl":
-        assert "times as long as NCCL's own ring" in narrow.warnings[0]
-        assert not wide.warnings
+    for done in (narrow, wide):
+        assert bool(done.warnings) == (done.predicted_s > narrow.native_s)
+        assert all("times as long as NCCL's own ring" in warning for warning in done.warnings)
 
 
 def test_a_dead_nic_that_the_executor_takes_is_said(tmp_path) -> None:  # type: ignore[no-untyped-def]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from click.testing import CliRunner, Result
 import optcc
 from optcc.cli import main
 from optcc.errors import InputError, VerifyError
-from optcc.export import chakra, goal, msccl, msccl_file, msccl_run, mscclpp, mscclpp_file, mscclpp_run
+from optcc.export import chakra, goal, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.formats import write
 from optcc.plans.files import save_plan
 from optcc.plans.plan import Plan
@@ -109,33 +108,6 @@ def test_a_size_that_is_reached_exactly_can_be_sent(size: int) -> None:
     assert run_plus(sample(*EXCHANGE, min_message_size=size, max_message_size=size, num_threads_per_block=32))
 
 
-def msccl_text() -> str:
-    return msccl_file.dump(msccl.export(plan()).program)
-
-
-@pytest.mark.parametrize(
-    ("attribute", "value"), [("outofplace", "1"), ("minBytes", "-1"), ("maxBytes", "0"), ("minBytes", str(2**60))]
-)
-def test_buffers_and_sizes_that_msccl_has_not(attribute: str, value: str) -> None:
-    """Sums are on the input, so out of place the output would have none; and some size must be in the range."""
-    text = msccl_text()
-    changed = re.sub(f'{attribute}="[^"]*"', f'{attribute}="{value}"', text, count=1)
-    assert changed != text
-    with pytest.raises(InputError, match=attribute):
-        msccl_file.load(changed)
-
-
-@pytest.mark.parametrize("end", ["send", "recv"])
-def test_a_connection_of_msccl_has_another_end(end: str) -> None:
-    """A threadblock that does nothing, to a peer that has none for it."""
-    text, none = msccl_text(), {"send": "-1", "recv": "-1", end: "1"}
-    first = text.index("  </gpu>")
-    block = f'    <tb id="{text[:first].count("<tb ")}" send="{none["send"]}" recv="{none["recv"]}" chan="31"/>\n'
-    extra = re.sub(r'nchannels="[0-9]+"', 'nchannels="32"', text[:first] + block + text[first:])
-    with pytest.raises(VerifyError, match="at the other end of channel 31"):
-        msccl_run.run(msccl_file.load(extra))
-
-
 @pytest.mark.parametrize("peers", [[1, 1], [1, 0], [1, 2]])
 def test_a_channel_has_another_end(peers: list[int]) -> None:
     """The executor waits for it before anything runs: one too many, one to itself, one to a rank that is not there."""
@@ -224,10 +196,8 @@ def framed(data: bytes) -> bytes:
 
 def test_no_other_attribute_of_a_node_is_read() -> None:
     """Another attribute, one of another type, one twice, another field, and metadata that say more."""
-    from optcc.export.chakra_schema import messages
-
     (content, *_) = chakra.export(plan())
-    kinds, nodes = messages(), chakra.load(content)
+    kinds, nodes = chakra.messages(), chakra.load(content)
     head, rest = content[: content[0] + 1], content[content[0] + 1 :]
     first = kinds["Node"].FromString(rest[1 : rest[0] + 1])
     for change in (
@@ -289,9 +259,9 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """A file of every format that is text, and a plan."""
     folder = tmp_path_factory.mktemp("exported")
     save_plan(plan(), folder / "plan")
-    for name in ("goal", "msccl", "mscclpp"):
+    for name in ("goal", "mscclpp"):
         write(plan(), name, folder / name)
-    return {name: (folder / name).read_text() for name in ("goal", "msccl", "mscclpp", "plan")}
+    return {name: (folder / name).read_text() for name in ("goal", "mscclpp", "plan")}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
@@ -299,10 +269,8 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_what_stands_before_the_content_changes_nothing(
     banner: str, encoding: str, exported: dict[str, str], tmp_path: Path
 ) -> None:
-    for name, text in exported.items():
+    for text in exported.values():
         before = BANNERS.get(banner, "")
-        if name == "msccl":
-            before += f'<?xml version="1.0" encoding="{encoding}"?>\n<!DOCTYPE algo>'
         path = tmp_path / "file"
         path.write_text(text)
         plain = verified(path)

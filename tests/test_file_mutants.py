@@ -20,7 +20,7 @@ import optcc
 from optcc.cli.options import bound_in_words, load_proved
 from optcc.errors import CertificateError, InputError, OptccError, VerifyError
 from optcc.export import formats
-from optcc.export.reread import reader_of
+from optcc.export.formats import reader_of
 from optcc.plans.plan import Plan
 from optcc.simulation.verifier import verify
 from optcc.values.cluster import Cluster

@@ -12,8 +12,7 @@ from optcc.errors import InfeasibleError, InputError
 from optcc.planner.standby import limited
 from optcc.schedule.nested import nested_rings, rings_in_order
 from optcc.theory import lower_bound, nested_shares
-from optcc.theory.group_counts import GroupCounts, signature
-from optcc.theory.hubs import hub_split
+from optcc.theory.ring_shares import GroupCounts, hub_split, signature
 from optcc.values.cluster import Cluster, Fabric
 from tests.failure_cases import MIB, uniform
 

@@ -13,10 +13,9 @@ from scipy.sparse import csr_array
 
 import optcc
 from optcc.errors import OptccError
-from optcc.theory import highs
-from optcc.theory.highs import maximised
-from optcc.theory.program import BoundProgram
-from optcc.theory.ways import build_network
+from optcc.theory import bound_program
+from optcc.theory.bound_program import BoundProgram, maximised
+from optcc.theory.program_network import build_network
 from optcc.values.cluster import Cluster, Fabric
 
 ROWS = csr_array(np.array([[1.0, 0.0, 0.0], [0.0, 1.0, 1.0]]))
@@ -43,7 +42,7 @@ def test_without_an_optimum_there_is_nothing() -> None:
 
 
 def test_an_option_that_is_not_taken_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(highs, "LIMIT_S", "no time")
+    monkeypatch.setattr(bound_program, "LIMIT_S", "no time")
     with pytest.raises(OptccError, match="time_limit=no time"):
         maximised(np.ones(3), ROWS, LOW, HIGH, vertex=True)
 
@@ -61,7 +60,7 @@ def test_solvers_print_nothing() -> None:
         from fractions import Fraction
         import numpy as np
         from scipy.sparse import csr_array
-        from optcc.theory.highs import maximised
+        from optcc.theory.bound_program import maximised
         from optcc.theory.splits import split_program
         one = np.ones(1)
         assert maximised(one, csr_array(np.ones((1, 1))), one, one, vertex=True)

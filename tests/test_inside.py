@@ -40,8 +40,8 @@ from optcc.schedule.nested import nested_rings
 from optcc.schedule.recipe import Costs, Recipe
 from optcc.schedule.routes import Routes, fluid_seconds, no_collection
 from optcc.schedule.striped import StripedExchange
-from optcc.theory.hubs import hub_split
-from optcc.theory.inside import InsideSplit, costs, inside_split, mix
+from optcc.theory.inside_split import InsideSplit, costs, inside_split, mix
+from optcc.theory.ring_shares import hub_split
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.broken_schedules import with_rows
 from tests.effort import examples
@@ -700,7 +700,7 @@ def test_mix_of_two() -> None:
 
 def test_the_gap_of_a_mix_shows_poor_shares(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shares and prices rounded to thirds: worse than 2, which the bound must not exceed all the same."""
-    from optcc.theory import inside
+    from optcc.theory import inside_split as inside
 
     monkeypatch.setattr(inside, "_DENOMINATOR", 3)
     _, seconds, gap = mix([(Fraction(1), Fraction(3)), (Fraction(3), Fraction(1))])
@@ -713,7 +713,7 @@ def test_the_gap_of_a_mix_shows_poor_shares(monkeypatch: pytest.MonkeyPatch) -> 
 @given(servers=st.integers(2, 4), dead=st.integers(0, 2), spare=st.integers(0, 3))
 def test_closed_form_is_what_the_program_finds(servers: int, dead: int, spare: int) -> None:
     """Where NICs are the limit no mix of teams and rings beats nested rings between whole servers."""
-    from optcc.theory import inside
+    from optcc.theory import inside_split as inside
 
     cluster = gpus(servers, 4, nvlink=2000 + 500 * spare, dead=dead)
     closed = inside_split(cluster)

@@ -25,7 +25,7 @@ from optcc.schedule.nested import (
     two_segments_under_way,
 )
 from optcc.schedule.tuned import FEW_LEAVES, MANY
-from optcc.theory.inside import inside_split
+from optcc.theory.inside_split import inside_split
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
 from tests.effort import examples

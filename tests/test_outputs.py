@@ -56,7 +56,7 @@ def test_a_plan_goes_through_pipes(plan_file: Path) -> None:
     assert "simulated" in call("simulate", "-", input=made.stdout).stdout
 
 
-@pytest.mark.parametrize("form", ["mscclpp", "msccl", "perfetto"])
+@pytest.mark.parametrize("form", ["mscclpp", "perfetto"])
 def test_an_export_goes_through_pipes(form: str, plan_file: Path, tmp_path: Path) -> None:
     text = plan_file.read_text(encoding="utf-8")
     piped = call("export", "-", "--format", form, "-o", "-", input=text)
@@ -271,7 +271,7 @@ def test_a_bad_place_is_told_before_the_work(tmp_path: Path, plan_file: Path, mo
         ["topo", PRESET, "-o", out],
         ["run", PRESET, "--timeline", out],
         ["simulate", plan_file, "--timeline", out],
-        ["export", plan_file, "--format", "msccl", "-o", out],
+        ["export", plan_file, "--format", "mscclpp", "-o", out],
         ["calibrate", PRESET, "-o", out],
         ["calibrate", PRESET, "--picture", out],
     ):

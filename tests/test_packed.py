@@ -25,11 +25,8 @@ from optcc.simulation.simulator import simulate
 from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound, packing, program_bound
 from optcc.theory.branchings import depths, flatten, open_at, recentre, shrink
-from optcc.theory.hubs import hub_trees
-from optcc.theory.interior import most_weight
-from optcc.theory.packing import GAP, PackingError, pack_trees
-from optcc.theory.pricing import cheapest_pairs, ways_of
-from optcc.theory.ways import build_network
+from optcc.theory.packing import GAP, PackingError, cheapest_pairs, hub_trees, most_weight, pack_trees, ways_of
+from optcc.theory.program_network import build_network
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from optcc.values.json_records import FieldError, read_json, write_json
 from tests.conftest import clusters

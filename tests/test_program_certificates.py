@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from optcc.errors import CertificateError
 from optcc.theory import check_bound, lower_bound
-from optcc.theory.certify import round_dual
-from optcc.theory.duality import check_dual, check_primal
-from optcc.theory.program import BoundProgram, Solution
-from optcc.theory.ways import build_network
+from optcc.theory.bound_program import BoundProgram, Solution, round_dual
+from optcc.theory.certificates import check_dual, check_primal
+from optcc.theory.program_network import build_network
 from optcc.values.bound import LARGEST_GAP, ProgramCertificate
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.effort import examples

@@ -15,12 +15,12 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from optcc.theory.bounds import lower_bound
-from optcc.theory.partition import partitions
-from optcc.theory.ways import build_network
+from optcc.theory.program_network import build_network
 from optcc.values.bound import ProgramCertificate
 from optcc.values.cluster import Cluster, Fabric
 from tests.conftest import clusters
 from tests.effort import examples
+from tests.partition_bound import partitions
 from tests.proof_scripts import script
 from tests.rail_clusters import networks, on_rails, solved
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from optcc.theory.symbolic import results
+from optcc.theory.derivations import results
 from tests.proof_scripts import script
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -38,7 +38,7 @@ def test_the_code_names_only_ids_of_the_ledger() -> None:
     # The scan sees something: the closed form, the program, the certificates, a document.
     assert {"cut", "traffic", "nested-rings"} <= named["bounds.py"]
     assert {"cut", "traffic", "linear-program"} <= named["bound.py"]
-    assert "bidirected" in named["partition.py"]  # with a line break before it
+    assert "bidirected" in named["bound_program.py"]
     assert "cut" in named["bounds.md"]
 
 

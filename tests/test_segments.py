@@ -16,18 +16,20 @@ from optcc.errors import InputError
 from optcc.schedule import nested
 from optcc.simulation.simulator import Simulation, simulate
 from optcc.theory.bounds import lower_bound
-from optcc.theory.ramps import (
+from optcc.theory.ring_shares import nested_shares, ring_loads
+from optcc.theory.splits import (
     BODY,
     SHALLOW_BODY,
+    Pipeline,
     Sizes,
     best_start,
+    chunks_per_segment,
     equal_sizes,
     growth_ratio,
     ramp_program,
+    segment_count,
     starts,
 )
-from optcc.theory.segments import Pipeline, chunks_per_segment, segment_count
-from optcc.theory.shares import nested_shares, ring_loads
 from optcc.values.cluster import Cluster
 from tests.effort import examples
 

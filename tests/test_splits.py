@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from optcc.errors import CertificateError, InputError
 from optcc.theory.bounds import lower_bound
-from optcc.theory.shares import Shares, check_loads, nested_shares, ring_loads
+from optcc.theory.ring_shares import Shares, check_loads, nested_shares, ring_loads
 from optcc.theory.splits import Split, hops, split_program, split_with_latency
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.effort import examples

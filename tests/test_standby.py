@@ -21,8 +21,8 @@ from optcc.planner.standby import Basis, Entry, Places, Planner, Progress, State
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.theory import lower_bound
-from optcc.theory.group_counts import GroupCounts
 from optcc.theory.packing import pack_trees
+from optcc.theory.ring_shares import GroupCounts
 from optcc.values.cluster import Cluster, Fabric
 from tests.conftest import GBPS
 from tests.failure_cases import ALPHA, COSTS, MIB, PER_CHUNK, uniform

@@ -25,7 +25,7 @@ from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.routes import Routes
 from optcc.simulation.simulator import Receivers
 from optcc.theory import lower_bound
-from optcc.theory.starving_pair import chunked, ports_s, starving_pair_s, waiting_s
+from optcc.theory.bound_costs import chunked, ports_s, starving_pair_s, waiting_s
 from optcc.values.cluster import Cluster, Fabric
 from tests.effort import examples
 

@@ -15,7 +15,7 @@ from optcc.errors import InputError, VerifyError
 from optcc.schedule.columns import Stage
 from optcc.schedule.routes import fluid_seconds
 from optcc.schedule.striped import StripedExchange
-from optcc.theory.hubs import hub_split
+from optcc.theory.ring_shares import hub_split
 from optcc.values.cluster import Cluster
 from tests.conftest import degraded
 from tests.effort import examples

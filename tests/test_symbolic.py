@@ -14,10 +14,29 @@ from hypothesis import strategies as st
 
 from optcc.errors import InfeasibleError
 from optcc.theory.bounds import lower_bound
-from optcc.theory.derivation import DerivationError, Result, exact, prove_nonnegative, require_zero, tidy
-from optcc.theory.derive_rings import check_finite
-from optcc.theory.symbolic import results, symbolic_bound, unit_rate
-from optcc.theory.symbols import TABLE, B, K, L, P, X, describe, ell, k, m, n
+from optcc.theory.derivations import (
+    TABLE,
+    B,
+    DerivationError,
+    K,
+    L,
+    P,
+    Result,
+    X,
+    check_finite,
+    describe,
+    ell,
+    exact,
+    k,
+    m,
+    n,
+    prove_nonnegative,
+    require_zero,
+    results,
+    symbolic_bound,
+    tidy,
+    unit_rate,
+)
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.effort import examples
 from tests.rival_ratios import compare

@@ -27,8 +27,8 @@ from optcc.schedule.trees import (
     spare_degrees,
     tree_rates,
 )
-from optcc.theory.segments import Pipeline, segment_count
-from optcc.theory.trees import best_segments, busiest, seconds, shapes, tree_time
+from optcc.theory.splits import Pipeline, segment_count
+from optcc.theory.tree_times import best_segments, busiest, seconds, shapes, tree_time
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.broken_schedules import with_rows
 from tests.conftest import clusters, degraded

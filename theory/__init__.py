@@ -7,10 +7,10 @@ Imports: machine, schedule, simulation, values.
 if __name__ != "optcc.theory":
     raise ImportError(f"import optcc.theory, not {__name__}: a second copy of every class would follow")
 
-from optcc.theory.bounds import check_bound, lower_bound, program_bound
-from optcc.theory.costs import bound_with_costs
-from optcc.theory.costs_check import check_bound_with_costs
-from optcc.theory.shares import check_loads, nested_shares
+from optcc.theory.bound_check import check_bound, check_bound_with_costs
+from optcc.theory.bound_costs import bound_with_costs
+from optcc.theory.bounds import lower_bound, program_bound
+from optcc.theory.ring_shares import check_loads, nested_shares
 
 __all__ = [
     "bound_with_costs",

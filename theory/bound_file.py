@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from optcc.errors import CertificateError, InputError
+from optcc.theory.bound_check import check_bound_with_costs
+from optcc.theory.bound_costs import bound_with_costs
 from optcc.theory.bounds import lower_bound
-from optcc.theory.collectives import COLLECTIVES
-from optcc.theory.costs import bound_with_costs
-from optcc.theory.costs_check import check_bound_with_costs
 from optcc.theory.sensitivity import repair_first, repair_together
 from optcc.values.bound import (
     Bound,
@@ -35,6 +36,10 @@ from optcc.values.bound import (
 )
 from optcc.values.cluster import Cluster, Nic, cluster_in, cluster_out
 from optcc.values.json_records import Bytes, Choice, parse, read_json, write_json
+
+if TYPE_CHECKING:
+    from optcc.theory.program_network import Network, View
+
 
 FORMAT, VERSION = "optcc-bound", "1"
 """The version goes up when fields or words change: a check demands both as they are written."""
@@ -70,9 +75,8 @@ def _proof(cluster: Cluster, cert: Certificate | ProgramCertificate) -> dict[str
             "in_exact": [str(rank.in_rate) for rank in cluster.ranks],
         }
         return {**known, "ports": ports}
-    from optcc.theory.certify import rooted_network
-    from optcc.theory.duality import views_of
-    from optcc.theory.network_json import network_json
+    from optcc.theory.certificates import rooted_network, views_of
+    from optcc.theory.program_network import COLLECTIVES  # with SciPy, which takes a while to load
 
     network, _ = rooted_network(cluster, COLLECTIVES[cert.collective], cert.root)
     if cert.primal is None:
@@ -178,6 +182,8 @@ def _certificate_in(raw: dict[str, Any], cluster: Cluster, nbytes: int) -> Certi
             read_json(int, raw["bytes"]),
             read_json(Fraction, raw["rate_exact"]),
         )
+    from optcc.theory.program_network import COLLECTIVES
+
     return ProgramCertificate(
         rate=read_json(Fraction, raw["rate_exact"]),
         reached=read_json(Fraction, raw["reached_exact"]),
@@ -226,3 +232,40 @@ def _difference(said: Any, right: Any, place: str) -> str | None:
 
 def _shown(value: Any) -> str:
     return f"a list of {len(value)}" if isinstance(value, list) else repr(value)[:120]
+
+
+def network_json(network: Network, views: list[View]) -> dict[str, Any]:
+    """docs/certificates.md explains the fields; `views` are those of every rank type, in order."""
+    use = network.use.tocoo()
+    return {
+        "rank_types": [
+            {"what": t.name, "count": int(n)} for t, n in zip(network.rank_types, network.multiplicity, strict=True)
+        ],
+        "resources": [
+            {"what": r.what, "rate_exact": str(r.rate), "count": r.count, "nics": list(r.nics)}
+            for r in network.resources
+        ],
+        "orbits": {
+            "from": [o.x for o in network.orbits],
+            "to": [o.y for o in network.orbits],
+            "same_server": [int(o.same_server) for o in network.orbits],
+            "same_slot": [int(o.same_slot) for o in network.orbits],
+        },
+        "ways": {"orbit": network.way_orbit.tolist()},
+        "uses": {"resource": use.row.tolist(), "way": use.col.tolist(), "load": use.data.tolist()},
+        "views": [_view_json(view) for view in views],
+    }
+
+
+def _view_json(view: View) -> dict[str, Any]:
+    pairs = view.pairs.tocoo()
+    source, target = np.divmod(pairs.row, view.nodes)
+    return {
+        "nodes": {"rank_type": view.node_type.tolist(), "count": view.size.tolist()},
+        "pairs": {
+            "from": source.tolist(),
+            "to": target.tolist(),
+            "orbit": pairs.col.tolist(),
+            "count": pairs.data.tolist(),
+        },
+    }

@@ -2,34 +2,45 @@
 
 The program over all tree pairs, max sum x_t with every resource's load within its rate, has more columns than can be
 written down. Its dual has one price per resource: a pair whose resources cost less than 1 in all is a column that would
-help. The cheapest pair is a cheapest tree away from a root and one towards it (`optcc.theory.pricing`). So columns are
+help. The cheapest pair is a cheapest tree away from a root and one towards it. So columns are
 found when needed: solve over the known ones, price, add, until the gap is closed. At prices at which the cheapest pair
 costs c, no packing exceeds the worth of all resources over c; that limit and the rate reached close in on the optimum,
 which is the exact program's (proof id packed-trees).
 
 Then the same rate is given to the pairs with the fewest hops. A corner of that last program has no more pairs than
 there are resources, and one.
+
+Solving is by an interior-point method that stops where it is told to: prices from the middle of the optimal face, not
+from a corner, make column generation take few rounds. See Gondzio, Gonzalez-Brevis, Munari, "New developments in the
+primal-dual column generation technique", EJOR 224, 2013. The start is by prices that rise with use, the fastest
+approximation of packing problems known. See Garg and Koenemann, "Faster and simpler algorithms for multicommodity flow
+and other fractional packing problems", SIAM J. Computing 37, 2007.
+
+On one non-blocking fabric there is a closed form, for any rates out and in: stars around hubs (`hub_trees`). Every part
+of the data has a hub that gathers it from all and a hub that spreads the sum to all. A rank that gathers receives P-2
+times more than it must, one that spreads sends P-2 times more. A rank that in the bound's time can send b times its own
+data can spread the part (b - 1) / (P - 2), and gather by its rate in (proof id attained). Where one rank does both, the
+trees are two hops deep together; only what that leaves over goes by two hubs, in three hops, which are paired in order
+of ranks. At most 2P trees; exact.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cho_factor, cho_solve
 from scipy.optimize import linprog
 from scipy.sparse import csr_array
-from scipy.sparse.csgraph import connected_components
 
-from optcc.errors import CertificateError, InfeasibleError, InputError, OptccError
+from optcc.errors import CertificateError, InputError, OptccError
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.theory.bounds import lower_bound
-from optcc.theory.hubs import hub_trees
-from optcc.theory.interior import most_weight
-from optcc.theory.network import Network
-from optcc.theory.pricing import PricedPair, WayTable, cheapest_pairs, spread_pairs, ways_of
-from optcc.theory.ways import build_network
+from optcc.theory.branchings import price_pairs
+from optcc.theory.program_network import Network, build_network, require_connected
 from optcc.values.cluster import Cluster
 
 GAP = 1e-7
@@ -81,7 +92,7 @@ class Packing:
 def pack_trees(cluster: Cluster, gap: float = GAP) -> Packing:
     """The packing of `cluster`, within `gap` of the best; no trees for a single rank. Deterministic.
 
-    In closed form, exactly, where only the rates of servers limit (`optcc.theory.hubs`). Raises InfeasibleError if
+    In closed form, exactly, where only the rates of servers limit. Raises InfeasibleError if
     ranks are cut off, InputError for more ranks than `MAX_RANKS`, and PackingError if the gap does not close. Without a
     closed form it also raises InputError for more ports and links than `MAX_RESOURCES`, or GPUs without NVLink.
     """
@@ -242,14 +253,187 @@ def _check_size(cluster: Cluster, closed: bool) -> None:
 
 def _check_connected(network: Network, ways: WayTable) -> None:
     there = csr_array((np.ones(len(ways.source)), (ways.source, ways.target)), shape=(ways.ranks, ways.ranks))
-    parts, part = connected_components(there, connection="strong")
-    if parts > 1:
-        smallest = int(np.argmin(np.bincount(part)))
-        names = [network.rank_types[rank].name for rank in np.flatnonzero(part == smallest)]
-        raise InfeasibleError(
-            "no AllReduce is possible",
-            where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""),
-            expected="ways both to and from all other ranks",
-            got="none one way",
-            hint="Repair a NIC on a rail that others share, join the rails by a spine, or leave these servers out.",
-        )
+    require_connected(there, [rank_type.name for rank_type in network.rank_types])
+
+
+def hub_trees(cluster: Cluster) -> tuple[TreePair, ...]:
+    """Tree pairs that reach the bound of `cluster`, of two ranks or more, where only the rates of servers limit.
+
+    Raises InfeasibleError where a server has no rate one way.
+    """
+    ranks, per_byte = len(cluster.ranks), lower_bound(cluster, 1).seconds
+    if ranks == 2:
+        return (_star(2, 0, 0, Fraction(1)),)  # a hub has nobody else to serve
+    gather = [(rank.in_rate * per_byte - 1) / (ranks - 2) for rank in cluster.ranks]
+    spread = [(rank.out_rate * per_byte - 1) / (ranks - 2) for rank in cluster.ranks]
+    both = [min(parts) for parts in zip(gather, spread, strict=True)]
+    # Nobody is busier than the bound allows; where that leaves room, all have some.
+    total = max(Fraction(1), sum(both, Fraction(0)))
+    trees = [_star(ranks, r, r, part / total) for r, part in enumerate(both) if part]
+    apart = 1 - sum((tree.share for tree in trees), Fraction(0))
+    gatherers, spreaders = (
+        _scaled([a - b for a, b in zip(parts, both, strict=True)], apart) for parts in (gather, spread)
+    )
+    while gatherers:  # both lists have the same sum, and no rank is in both
+        share = min(gatherers[0][1], spreaders[0][1])
+        trees.append(_star(ranks, gatherers[0][0], spreaders[0][0], share))
+        for hubs in (gatherers, spreaders):
+            rank, part = hubs.pop(0)
+            if part > share:
+                hubs.insert(0, (rank, part - share))
+    return tuple(trees)
+
+
+def _scaled(parts: list[Fraction], total: Fraction) -> list[tuple[int, Fraction]]:
+    """(rank, part) of the parts above 0, in proportion so that they add up to `total`."""
+    added = sum(parts, Fraction(0))
+    return [(rank, part * total / added) for rank, part in enumerate(parts) if part and total]
+
+
+def _star(ranks: int, gather: int, spread: int, share: Fraction) -> TreePair:
+    up = tuple(Arc(r, gather) for r in range(ranks) if r != gather)
+    first = (Arc(gather, spread),) if spread != gather else ()
+    return TreePair(share, gather, up, (*first, *(Arc(spread, r) for r in range(ranks) if r not in (gather, spread))))
+
+
+@dataclass(frozen=True, eq=False)
+class WayTable:
+    """The ways of an unmerged network: rank (ways,) at either end, and `uses` (ways, most), resources, -1 for none.
+
+    ranks : how many; rates : float64 (resources,), in units of `unit` bytes per second, their mean
+    """
+
+    ranks: int
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    uses: NDArray[np.int64]
+    rates: NDArray[np.float64]
+    unit: float
+
+
+def ways_of(network: Network) -> WayTable:
+    """The ways of a network in which every rank is its own type, so that every orbit is one ordered pair."""
+    use = network.use.T.tocsr()
+    counts = np.diff(use.indptr)
+    uses = np.full((len(counts), int(counts.max(initial=1))), -1, np.int64)
+    uses[np.arange(uses.shape[1]) < counts[:, None]] = use.indices
+    ends = np.array([(orbit.x, orbit.y) for orbit in network.orbits], np.int64)[network.way_orbit]
+    rates = np.array([float(resource.rate) for resource in network.resources])
+    unit = float(rates.mean())
+    return WayTable(len(network.rank_types), ends[:, 0].copy(), ends[:, 1].copy(), uses, rates / unit, unit)
+
+
+@dataclass(frozen=True, eq=False)
+class PricedPair:
+    """A tree pair: up, down : int64 (ranks,), the way by which a rank sends up and receives from above, -1 at the root.
+
+    load : float64 (resources,), how often each is used; hops : the depths of both trees together
+    """
+
+    root: int
+    up: NDArray[np.int64]
+    down: NDArray[np.int64]
+    load: NDArray[np.float64]
+    hops: int
+
+
+def cheapest_pairs(ways: WayTable, prices: NDArray[np.float64], slack: float = 0.0) -> tuple[list[PricedPair], float]:
+    """(for every root a tree pair, least cost of any pair). `prices` : (resources,), of one unit of use.
+
+    An arc may cost up to twice `slack` times the mean arc more than it need if that makes its tree shallower. Two roots
+    may give one pair.
+    """
+    return _priced(ways, prices, slack, False)
+
+
+def spread_pairs(ways: WayTable, steps: int, rise: float, slack: float) -> tuple[list[PricedPair], float]:
+    """(`steps` pairs, each the cheapest when it was found, while prices rise with use; a limit on the packing's rate).
+
+    rise : in the logarithm of a price, when a pair is given as much weight as its busiest resource can carry
+    """
+    pairs, limit, prices = list[PricedPair](), np.inf, 1 / ways.rates
+    for _ in range(steps):
+        prices = prices / (prices @ ways.rates)
+        found, least = _priced(ways, prices, slack, True)
+        limit = min(limit, 1 / least)
+        pairs += found
+        busy = found[0].load / ways.rates
+        prices = prices * np.exp(rise * busy / busy.max())
+    return pairs, limit
+
+
+def _priced(
+    ways: WayTable, prices: NDArray[np.float64], slack: float, only_best: bool
+) -> tuple[list[PricedPair], float]:
+    roots, up, down, load, hops, least = price_pairs(
+        prices, ways.source, ways.target, ways.uses, ways.ranks, slack, only_best
+    )
+    pairs = [PricedPair(int(roots[i]), up[i], down[i], load[i], int(hops[i])) for i in range(len(roots))]
+    return pairs, float(least)
+
+
+Vector = NDArray[np.float64]
+
+MAX_STEPS = 80
+"""Several times the 10 to 40 that interior-point methods take for linear programs of any size."""
+_TO_THE_EDGE = 0.99  # of the way to the nearest limit: short of it, as x and prices must stay positive
+_LEAST_CENTRING = 1e-3  # keeps products of x and prices alike where Mehrotra's rule would ask for none
+_STUCK = 1e-3  # a step so short that rounding has taken over
+
+
+def most_weight(columns: NDArray[np.float64], gap: float) -> tuple[Vector, Vector]:
+    """(weights of the columns, prices of the rows) with sum prices <= (1 + `gap`) sum weights, as far as that goes.
+
+    columns : (rows, columns) >= 0, every row and every column with an entry above 0
+
+    Weights may load a row beyond 1, and a column may cost less than 1, by rounding. Callers check what they need.
+    """
+    rows, count = columns.shape
+    x = np.full(count, 0.5 / columns.sum(axis=1).max())
+    prices = np.full(rows, 2 / columns.sum(axis=0).min())
+    room, dear = 1 - columns @ x, columns.T @ prices - 1
+    for _ in range(MAX_STEPS):
+        if prices.sum() - x.sum() <= gap * x.sum():
+            break
+        direction = _newton(columns, x, room, prices, dear)
+        mean = (x @ dear + room @ prices) / (rows + count)
+        dx, dr, dp, dd = direction(-x * dear, -room * prices)
+        primal, dual = min(_reach(x, dx), _reach(room, dr)), min(_reach(prices, dp), _reach(dear, dd))
+        after = (x + primal * dx) @ (dear + dual * dd) + (room + primal * dr) @ (prices + dual * dp)
+        centre = max((after / (rows + count) / mean) ** 3, _LEAST_CENTRING) * mean
+        dx, dr, dp, dd = direction(centre - x * dear - dx * dd, centre - room * prices - dr * dp)
+        primal = _TO_THE_EDGE * min(_reach(x, dx), _reach(room, dr))
+        dual = _TO_THE_EDGE * min(_reach(prices, dp), _reach(dear, dd))
+        if max(primal, dual) < _STUCK:
+            break
+        x, room = x + primal * dx, room + primal * dr
+        prices, dear = prices + dual * dp, dear + dual * dd
+    return x, prices
+
+
+def _newton(
+    columns: NDArray[np.float64], x: Vector, room: Vector, prices: Vector, dear: Vector
+) -> Callable[[Vector, Vector], tuple[Vector, Vector, Vector, Vector]]:
+    """Changes of (x, room, prices, dear) that meet all equations and change x dear and room prices as demanded."""
+    normal = (columns * (x / dear)) @ columns.T
+    normal[np.diag_indices(len(normal))] += room / prices
+    scale = 1 / np.sqrt(normal.diagonal())
+    scaled = normal * scale * scale[:, None]
+    scaled[np.diag_indices(len(normal))] += 1e-14
+    factor = cho_factor(scaled, lower=True, check_finite=False)
+    short, paid = 1 - columns @ x - room, 1 - columns.T @ prices + dear
+
+    def direction(xs: Vector, rs: Vector) -> tuple[Vector, Vector, Vector, Vector]:
+        right = columns @ ((xs + x * paid) / dear) + rs / prices - short
+        change = scale * cho_solve(factor, scale * right)
+        change += scale * cho_solve(factor, scale * (right - normal @ change))
+        dearer = columns.T @ change - paid
+        return (xs - x * dearer) / dear, (rs - room * change) / prices, change, dearer
+
+    return direction
+
+
+def _reach(value: Vector, change: Vector) -> float:
+    """How far, at most 1, `value` can go along `change` and stay >= 0."""
+    falling = change < 0
+    return float(min(1.0, (value[falling] / -change[falling]).min(initial=np.inf)))

@@ -73,8 +73,8 @@ def bound(
     """
     from optcc import api
     from optcc.reports.console import print_bound, print_costs, print_repairs, print_together, working
+    from optcc.theory.bound_costs import bound_with_costs
     from optcc.theory.bound_file import bound_file
-    from optcc.theory.costs import bound_with_costs
     from optcc.values.bound import repairs_json, together_json
 
     if file is not None:

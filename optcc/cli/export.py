@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("plan_file", metavar="PLAN", type=click.Path(path_type=Path))
 @click.option(
-    "--format", "format_name", required=True, type=click.Choice(["mscclpp", "msccl", "chakra", "goal", "perfetto"]),
-    help="An MSCCL++ execution plan (JSON), an MSCCL algorithm (XML), Chakra traces for ASTRA-sim, a GOAL "
-    "schedule for LogGOPSim and ATLAHS, a Chrome trace.",
+    "--format", "format_name", required=True, type=click.Choice(["mscclpp", "chakra", "goal", "perfetto"]),
+    help="An MSCCL++ execution plan (JSON), Chakra traces for ASTRA-sim, a GOAL schedule for LogGOPSim and ATLAHS, "
+    "a Chrome trace.",
 )  # fmt: skip
 @click.option(
     "-o", "--output", required=True, type=OUTPUT,
@@ -47,8 +47,8 @@ def export(
 ) -> None:
     """Write PLAN in another format, read it back, and run it by the rules of its target.
 
-    MSCCL++ and MSCCL move equal chunks, so unequal shares are rounded; what that costs over the bound is printed. So is
-    its time: a model of the target's executor runs the file, and this time decides depth, chunks and threadblocks. A
+    MSCCL++ moves equal chunks, so unequal shares are rounded; what that costs over the bound is printed. So is its
+    time: a model of the executor runs the file, and this time decides depth, chunks and threadblocks. A
     plan that does not fit a limit of the format is refused: fewer --segments make it smaller.
     """
     from optcc.cli.options import load_proved
@@ -91,7 +91,7 @@ def _show(done: Exported) -> None:
 
 def show_reread(path: Path, as_json: bool) -> bool:
     """`optcc verify` of an exported file; False where `path` is none."""
-    from optcc.export.reread import reader_of
+    from optcc.export.formats import reader_of
     from optcc.reports.console import working
 
     reader = reader_of(path)

@@ -331,7 +331,7 @@ NOT_CHECKED = "not checked: that none is higher, and the fault-free bound (optcc
 def load_proved(path: Path) -> Plan:
     """Read a plan file whose certificate proves its bound. Raises InputError for none, CertificateError where not."""
     from optcc.plans.files import load_plan
-    from optcc.theory.bounds import check_seconds
+    from optcc.theory.bound_check import check_seconds
 
     plan = load_plan(path)
     try:

@@ -18,8 +18,7 @@ from optcc.evaluation.rig import Rig
 from optcc.evaluation.rivals import CHANNELS, R2CC_CHUNKS
 from optcc.evaluation.straggler import hops_of, published_form, stragglers
 from optcc.evaluation.target import Outcomes, above, overhead, unavoidable
-from optcc.theory.derive_rivals import r2cc
-from optcc.theory.symbols import K, P, X
+from optcc.theory.derivations import K, P, X, r2cc
 from optcc.values.units import format_size
 
 NEAR = 0.02

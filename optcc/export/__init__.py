@@ -1,7 +1,7 @@
 """Plans in the formats of other executors, simulators and viewers: each with its reader and interpreter.
 
-`chunks` turns a plan into whole numbers of equal chunks; `mscclpp`, `msccl`, `chakra` and `perfetto` write and read;
-the `*_run` modules execute what was read by the rules of the target, and know nothing of our schedule.
+`chunks` turns a plan into whole numbers of equal chunks; `mscclpp`, `chakra`, `goal` and `perfetto` write. What is read
+back is executed by the rules of the target (`mscclpp_run`, `sends`), which know nothing of our schedule.
 
 Imported by: cli.
 Imports: files, machine, plans, schedule, simulation, values.

@@ -5,18 +5,31 @@ has to be there before (data_deps, in the same file). Attributes are typed as th
 (src/feeder/et_feeder_node.cpp). A send waits for the one before it at its ports, too (ctrl_deps), since the order of
 sends is part of a plan. Three more attributes, which the feeder keeps and does not use, allow checks of sums and order:
 `optcc_offset`, `optcc_reduce`, `optcc_port`. They say which bytes move, whether they are added, and by which port.
+
+Here is the part of Chakra's schema that sends and receives need (mlcommons/chakra, schema/protobuf/et_def.proto). Its
+descriptor is built when first needed: no compiler at build time, no generated code tied to a protobuf version. A file
+with other fields of the schema is refused: they might change what it does.
 """
 
 from __future__ import annotations
 
+from functools import cache
 from io import BytesIO
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.export.chakra_schema import COMM_RECV, COMM_SEND, VERSION, messages
-from optcc.export.nodes import Node, chained, parted
+from optcc.export.sends import Node, chained, parted
 from optcc.plans.plan import Plan
 from optcc.simulation.simulator import simulate
+
+VERSION = "0.0.4"
+COMM_SEND, COMM_RECV = 5, 6
+VALUES = {"int32_val": (7, "INT32"), "int64_val": (9, "INT64"), "bool_val": (27, "BOOL"), "string_val": (29, "STRING")}
+_KINDS = {
+    **dict.fromkeys(("comm_size", "comm_dst", "comm_src", "comm_tag", "optcc_offset", "optcc_port"), int),
+    **dict.fromkeys(("is_cpu_op", "optcc_reduce"), bool),
+}
+"""Of a node's attributes. One that is not here might change what the node does."""
 
 
 def export(plan: Plan) -> tuple[bytes, ...]:
@@ -120,8 +133,44 @@ def _node_in(raw: Any) -> Node:
     )
 
 
-_KINDS = {
-    **dict.fromkeys(("comm_size", "comm_dst", "comm_src", "comm_tag", "optcc_offset", "optcc_port"), int),
-    **dict.fromkeys(("is_cpu_op", "optcc_reduce"), bool),
-}
-"""Of a node's attributes. One that is not here might change what the node does."""
+@cache
+def messages() -> dict[str, Any]:
+    """Message classes by name: GlobalMetadata, Node, AttributeProto. Raises InputError where protobuf is missing."""
+    try:
+        from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, proto
+    except ImportError:
+        hint = "pip install 'protobuf>=5.29', or install optcc with its extra chakra."
+        raise InputError(
+            "protobuf is missing or old", where="--format chakra", expected="5.29 or later", hint=hint
+        ) from None
+    assert proto is not None  # which reads and writes messages with their length in front, from 5.29 on
+    kinds = descriptor_pb2.FieldDescriptorProto
+    file = descriptor_pb2.FileDescriptorProto(name="optcc/et_def.proto", package="ChakraProtoMsg", syntax="proto3")
+    attribute = file.message_type.add(name="AttributeProto")
+    attribute.field.add(name="name", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
+    attribute.oneof_decl.add(name="value")
+    for name, (number, kind) in VALUES.items():
+        one = attribute.field.add(name=name, number=number, label=kinds.LABEL_OPTIONAL, oneof_index=0)
+        one.type = kinds.Type.Value(f"TYPE_{kind}")
+    metadata = file.message_type.add(name="GlobalMetadata")
+    metadata.field.add(name="version", number=1, type=kinds.TYPE_STRING, label=kinds.LABEL_OPTIONAL)
+    node = file.message_type.add(name="Node")
+    for name, number, type_ in (
+        ("id", 1, kinds.TYPE_UINT64),
+        ("name", 2, kinds.TYPE_STRING),
+        ("type", 3, kinds.TYPE_INT32),
+    ):
+        node.field.add(name=name, number=number, type=type_, label=kinds.LABEL_OPTIONAL)
+    for name, number in (("ctrl_deps", 4), ("data_deps", 5)):
+        node.field.add(name=name, number=number, type=kinds.TYPE_UINT64, label=kinds.LABEL_REPEATED)
+    for holder in (node, metadata):
+        holder.field.add(
+            name="attr", number=10 if holder is node else 2, type=kinds.TYPE_MESSAGE, label=kinds.LABEL_REPEATED,
+            type_name=".ChakraProtoMsg.AttributeProto",
+        )  # fmt: skip
+    pool = descriptor_pool.DescriptorPool()
+    pool.Add(file)
+    names = ("GlobalMetadata", "Node", "AttributeProto")
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"ChakraProtoMsg.{name}")) for name in names
+    }

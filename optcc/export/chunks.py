@@ -82,13 +82,11 @@ class Chunked:
         return simulate(whole).time_s / float(self.plan.bound.seconds)
 
 
-def chunked(
-    plan: Plan, *, segments: int | None = None, chunks: int | None = None, unit: int = 1, longest: int | None = None
-) -> Chunked:
+def chunked(plan: Plan, *, segments: int | None = None, chunks: int | None = None, unit: int = 1) -> Chunked:
     """Round `plan` to equal chunks.
 
     segments : another depth than the plan's; chunks : how many; None: chosen
-    unit : bytes that a chunk must be a multiple of; longest : more chunks in one move are taken where nothing else fits
+    unit : bytes that a chunk must be a multiple of
     Raises InputError where the buffer cannot be cut so.
     """
     plan = deeper(plan, segments)
@@ -109,7 +107,7 @@ def chunked(
     step = max(1, -(-len(offered) // TRIED))
     tried = [_round(plan, n) for n in offered[::-1][::step]]
     whole = max(len(c.moves) for c in tried)
-    fit = [c for c in tried if len(c.moves) == whole and (longest is None or _longest(c) <= longest)] or tried
+    fit = [c for c in tried if len(c.moves) == whole]
     best = min(c.fluid_s for c in fit)
     return min((c for c in fit if c.fluid_s <= Fraction(CLOSE) * best), key=lambda c: c.chunks)
 
@@ -146,16 +144,6 @@ def finer(made: Chunked, parts: int, unit: int = 1) -> Chunked | None:
     return replace(made, chunks=chunks, moves=tuple(moves), groups=made.groups * parts)
 
 
-def in_pieces(made: Chunked, longest: int) -> Chunked:
-    """The same with moves of more than `longest` chunks cut into several, one after the other."""
-    moves = tuple(
-        replace(move, start=start, count=min(longest, move.start + move.count - start))
-        for move in made.moves
-        for start in range(move.start, move.start + move.count, longest)
-    )
-    return replace(made, moves=moves)
-
-
 def deeper(plan: Plan, segments: int | None) -> Plan:
     """The plan with another number of segments; None: as it is. Raises InputError for one out of range."""
     if segments is None:
@@ -180,10 +168,6 @@ def _as_deep(recipe: Recipe, segments: int) -> Recipe:
 
 def _divisors(units: int, most: int) -> list[int]:
     return [n for n in range(1, min(units, most) + 1) if units % n == 0]
-
-
-def _longest(made: Chunked) -> int:
-    return max((move.count for move in made.moves), default=0)
 
 
 def _round(plan: Plan, chunks: int) -> Chunked:

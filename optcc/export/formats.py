@@ -1,20 +1,30 @@
-"""The formats by name: write a plan, read the file back, and run what was read before anybody else does."""
+"""The formats by name: write a plan, read the file back, and run what was read before anybody else does; and the same
+of a file that is there: known by its content, run by the rules of its target, and what it keeps of the order of sends.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.export.choice import Chosen
 from optcc.export.chunks import Chunked, deeper
-from optcc.export.native import native_ring_s
+from optcc.export.sends import Node, out_of_order
+from optcc.files.reading import beginning, from_first, is_stdin, json_object, read_file, shown, text_of
 from optcc.files.writing import check_place, is_plain, is_stdout, staged, write_file
 from optcc.plans.plan import Plan
 from optcc.simulation.simulator import simulate
 from optcc.values.units import format_rate, format_seconds
+
+FORMATS = ("mscclpp", "chakra", "goal", "perfetto")
+MAX_BYTES = 2**30
+"""Of a file that is read; the largest that was written in tests has 30 MiB."""
+TRACE = ".et"
+"""How names of Chakra traces end."""
 
 
 @dataclass(frozen=True)
@@ -82,52 +92,22 @@ def write(
         expected = "FILE: a trace for each rank, FILE.RANK.et"
         raise InputError("several files", where="-o", expected=expected, got=str(path))
     check_place(path)
-    if format_name in ("mscclpp", "msccl"):
-        return (_mscclpp if format_name == "mscclpp" else _msccl)(plan, path, segments, chunks, threadblocks)
+    if format_name == "mscclpp":
+        return _mscclpp(plan, path, segments, chunks, threadblocks)
     for option, value in (("--chunks", chunks), ("--threadblocks", threadblocks)):
         if value is not None:
             raise InputError("not for this format", where=option, expected="no such option: the format knows bytes")
-    return _BYTES[format_name](plan, path, segments)
+    return {"chakra": _chakra, "goal": _goal, "perfetto": _perfetto}[format_name](deeper(plan, segments), path)
 
 
 def _mscclpp(plan: Plan, path: Path, segments: int | None, chunks: int | None, threadblocks: int | None) -> Exported:
-    from optcc.export import mscclpp, mscclpp_file, mscclpp_run
+    from optcc.export import mscclpp
+    from optcc.export.mscclpp_clock import native_ring_s
+    from optcc.export.mscclpp_file import ALIGNMENT, dump
 
     chosen = mscclpp.export(plan, segments=segments, chunks=chunks, threadblocks=threadblocks)
-
-    def prove(contents: list[bytes]) -> int:
-        again = mscclpp_file.load(contents[0].decode(), str(path))
-        mscclpp_file.check_limits(again)
-        return mscclpp_run.run(again).operations
-
-    operations = _publish({path: mscclpp_file.dump(chosen.program).encode()}, prove)
-    sizes = f"for buffers of a multiple of {16 * chosen.rounded.chunks} bytes"
-    notes = (f"{sizes}, up to {chosen.program.max_bytes}, used in place", *_nics(plan))
-    return _timed(Exported("mscclpp", (path,), operations, chosen.rounded, notes), chosen, plan)
-
-
-def _msccl(plan: Plan, path: Path, segments: int | None, chunks: int | None, threadblocks: int | None) -> Exported:
-    from optcc.export import msccl, msccl_file, msccl_run
-
-    chosen = msccl.export(plan, segments=segments, chunks=chunks, threadblocks=threadblocks)
-
-    def prove(contents: list[bytes]) -> int:
-        again = msccl_file.load(contents[0].decode(), str(path))
-        msccl_file.check_limits(again)
-        return msccl_run.run(again).operations
-
-    operations = _publish({path: msccl_file.dump(chosen.program).encode()}, prove)
-    notes = (
-        f"for buffers of a multiple of {chosen.rounded.chunks} elements, used in place",
-        f"needs {chosen.program.channels} channels: NCCL_MIN_NCHANNELS, if the library makes fewer",
-        "which NICs a connection uses is the library's choice",
-        "of the libraries that read it only msccl-executor-nccl is left, last changed in December 2024",
-    )
-    return _timed(Exported("msccl", (path,), operations, chosen.rounded, notes), chosen, plan)
-
-
-def _timed(done: Exported, chosen: Chosen[Any], plan: Plan) -> Exported:
-    """With the target's time, and a warning where the native ring would be faster."""
+    content = {path: dump(chosen.program).encode()}
+    operations = _publish(content, lambda contents: _run_mscclpp(contents[0].decode(), str(path)).operations)
     native = native_ring_s(plan.cluster, plan.bound.nbytes)
     warnings: tuple[str, ...] = ()
     if chosen.seconds is None:
@@ -135,25 +115,29 @@ def _timed(done: Exported, chosen: Chosen[Any], plan: Plan) -> Exported:
     elif native is not None and chosen.seconds > native:
         slower = f"{chosen.seconds / native:.2f} times as long as NCCL's own ring ({format_seconds(native)})"
         warnings = (f"this file is predicted to take {slower}",)
-    ideal = float(plan.bound.seconds) * chosen.rounded.simulated_ratio
-    return replace(
-        done, warnings=warnings, predicted_s=chosen.seconds, native_s=native, threadblocks=chosen.threadblocks,
-        ideal_s=ideal,
+    sizes = f"for buffers of a multiple of {ALIGNMENT * chosen.rounded.chunks} bytes"
+    notes = [f"{sizes}, up to {chosen.program.max_bytes}, used in place"]
+    if any(len(rank.nics) > 1 for rank in plan.cluster.ranks):
+        notes.append(
+            "the executor gives each rank one NIC: the plan's shares of NICs within a rank are not in the file"
+        )
+    return Exported(
+        "mscclpp", (path,), operations, chosen.rounded, tuple(notes), warnings, chosen.seconds, native,
+        chosen.threadblocks, float(plan.bound.seconds) * chosen.rounded.simulated_ratio,
     )  # fmt: skip
 
 
-def _chakra(plan: Plan, path: Path, segments: int | None) -> Exported:
-    from optcc.export import chakra, chakra_run
+def _chakra(plan: Plan, path: Path) -> Exported:
+    from optcc.export import chakra, sends
 
-    made = deeper(plan, segments)
-    files = {path.with_name(f"{path.name}.{rank}.et"): content for rank, content in enumerate(chakra.export(made))}
+    files = {path.with_name(f"{path.name}.{rank}{TRACE}"): content for rank, content in enumerate(chakra.export(plan))}
 
     def prove(contents: list[bytes]) -> int:
         again = [chakra.load(content, str(one)) for one, content in zip(files, contents, strict=True)]
-        return chakra_run.run(again).operations
+        return sends.run(again).operations
 
     operations = _publish(files, prove)
-    ideal_s, order = _links(made)
+    ideal_s, order = _links(plan)
     notes = (
         "bytes and additions are in attributes that ASTRA-sim does not read: it tells time, not sums",
         "it frees what follows a send when the message has arrived: over its Switch, twice the time of the links",
@@ -162,16 +146,14 @@ def _chakra(plan: Plan, path: Path, segments: int | None) -> Exported:
     return Exported("chakra", tuple(files), operations, None, notes, ideal_s=ideal_s)
 
 
-def _goal(plan: Plan, path: Path, segments: int | None) -> Exported:
-    from optcc.export import chakra_run, goal
-
-    made = deeper(plan, segments)
+def _goal(plan: Plan, path: Path) -> Exported:
+    from optcc.export import goal, sends
 
     def prove(contents: list[bytes]) -> int:
-        return chakra_run.run(goal.load(contents[0].decode(), str(path))).operations
+        return sends.run(goal.load(contents[0].decode(), str(path))).operations
 
-    operations = _publish({path: goal.export(made).encode()}, prove)
-    ideal_s, order = _links(made)
+    operations = _publish({path: goal.export(plan).encode()}, prove)
+    ideal_s, order = _links(plan)
     speed = format_rate(goal.rate(plan.cluster))
     notes = (
         f"a unit of time is one byte at {speed}: LogGOPSim -G 1 -o 0 -g 0 -S {goal.LONGEST}, -L latency times that",
@@ -180,19 +162,15 @@ def _goal(plan: Plan, path: Path, segments: int | None) -> Exported:
     return Exported("goal", (path,), operations, None, notes, ideal_s=ideal_s)
 
 
-def _perfetto(plan: Plan, path: Path, segments: int | None) -> Exported:
+def _perfetto(plan: Plan, path: Path) -> Exported:
     from optcc.export import perfetto
 
     def prove(contents: list[bytes]) -> int:
         return perfetto.run(perfetto.load(contents[0].decode(), str(path))).operations
 
-    operations = _publish({path: perfetto.export(deeper(plan, segments)).encode()}, prove)
+    operations = _publish({path: perfetto.export(plan).encode()}, prove)
     notes = ("times are simulated, without latency; open it at ui.perfetto.dev",)
     return Exported("perfetto", (path,), operations, None, notes)
-
-
-_BYTES = {"chakra": _chakra, "goal": _goal, "perfetto": _perfetto}
-FORMATS = ("mscclpp", "msccl", *_BYTES)
 
 
 def _publish(files: dict[Path, bytes], prove: Callable[[list[bytes]], int]) -> int:
@@ -206,12 +184,6 @@ def _publish(files: dict[Path, bytes], prove: Callable[[list[bytes]], int]) -> i
         return prove([part.read_bytes() for part in parts])
 
 
-def _nics(plan: Plan) -> tuple[str, ...]:
-    if any(len(rank.nics) > 1 for rank in plan.cluster.ranks):
-        return ("the executor gives each rank one NIC: the plan's shares of NICs within a rank are not in the file",)
-    return ()
-
-
 def _links(plan: Plan) -> tuple[float, tuple[str, ...]]:
     """Seconds if nothing but the links took time; and what the order of sends is worth, where it is worth anything."""
     schedule = plan.schedule()
@@ -221,3 +193,101 @@ def _links(plan: Plan) -> tuple[float, tuple[str, ...]]:
     return kept, (
         f"the order of sends is in the file; a simulator that drops it takes {lost / kept:.2f} times as long",
     )
+
+
+_TRACE_BEGINS = re.compile(rb"[\x03-\x20]\x0a[\x01-\x1e]\d+\.\d+")
+"""A message of a few bytes whose first field is a version."""
+
+
+@dataclass(frozen=True)
+class Reread:
+    """What a file is.
+
+    operations : that its target's interpreter executed; sums : what they sum, as far as the file says it
+    order : what its target does with the plan's order of sends; kept : whether it keeps it
+    """
+
+    format: str
+    operations: int
+    sums: str
+    order: str
+    kept: bool
+
+
+def reader_of(path: Path) -> Callable[[], Reread] | None:
+    """What reads and runs an exported file, for Chakra any one rank's; None where `path` has nothing of one.
+
+    It raises InputError for what cannot be read, VerifyError for a file that is wrong by the rules of its target.
+    """
+    if path.name.endswith(TRACE):
+        return partial(_run_chakra, path)
+    data = beginning(path, MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise InputError("too large", where=shown(path), expected=f"at most {MAX_BYTES} bytes", got="more")
+    if data.startswith(b"\x1f\x8b"):
+        hint = f"gunzip -c {'FILE' if is_stdin(path) else path} | optcc verify -"
+        raise InputError("compressed by gzip", where=shown(path), expected="what is in it", got="gzip", hint=hint)
+    if _TRACE_BEGINS.match(data):
+        expected = f"a file whose name ends in .RANK{TRACE}, beside those of the other ranks"
+        raise InputError("one rank's Chakra trace by itself", where=shown(path), expected=expected, got="another name")
+    try:
+        text = text_of(data)
+    except UnicodeDecodeError:
+        return None
+    if json_object(text, "format", "plan_id") is not None:  # a plan, whose certificate may name a collective, too
+        return None
+    for content, reader in (
+        (from_first("num_ranks", text), _run_goal),
+        (json_object(text, "collective", "gpus"), _run_mscclpp),
+    ):
+        if content is not None:
+            return partial(reader, content, shown(path))
+    return None
+
+
+def _run_mscclpp(text: str, where: str) -> Reread:
+    from optcc.export import mscclpp_file, mscclpp_run
+
+    program = mscclpp_file.load(text, where)
+    mscclpp_file.check_limits(program)
+    operations = mscclpp_run.run(program).operations
+    unit = mscclpp_file.ALIGNMENT * program.chunks
+    sums = f"{len(program.gpus)} ranks, buffers of a multiple of {unit} bytes up to {program.max_bytes}"
+    blocks = max(len(gpu.threadblocks) for gpu in program.gpus)
+    order = f"within each of {blocks} threadblocks, which share links as they come" if blocks > 1 else ""
+    return Reread("mscclpp", operations, sums, f"kept {order}" if order else "kept: one threadblock sends", True)
+
+
+def _run_chakra(path: Path) -> Reread:
+    from optcc.export import chakra
+
+    prefix = path.name.removesuffix(TRACE).rpartition(".")[0]
+    numbers = [p.name[len(prefix) + 1 : -len(TRACE)] for p in path.parent.glob(f"*{TRACE}")
+               if p.name.startswith(f"{prefix}.")]  # fmt: skip
+    ranks = sorted(int(number) for number in numbers if number.isdecimal())
+    if not prefix or ranks != list(range(len(ranks))) or not ranks:
+        expected = "traces of all ranks beside each other, FILE.0.et, FILE.1.et, ..."
+        raise InputError("traces are missing", where=str(path), expected=expected, got=f"ranks {ranks}"[:200])
+    files = []
+    for rank in ranks:
+        one = path.with_name(f"{prefix}.{rank}{TRACE}")
+        files.append(chakra.load(read_file(one, MAX_BYTES, what="trace", expected="a Chakra trace"), str(one)))
+    return _of_nodes("chakra", files, "node ")
+
+
+def _run_goal(text: str, where: str) -> Reread:
+    from optcc.export import goal
+
+    return _of_nodes("goal", goal.load(text, where), "l")
+
+
+def _of_nodes(name: str, files: Sequence[Sequence[Node]], label: str) -> Reread:
+    from optcc.export.sends import run
+
+    done = run(files, label)
+    sums = f"{len(files)} ranks, {done.nbytes} bytes"
+    loose, sends = out_of_order(files)
+    if loose:
+        lost = f"LOST: {loose} of {sends} sends come after no other at their port, so whatever is ready goes first"
+        return Reread(name, done.operations, sums, lost, False)
+    return Reread(name, done.operations, sums, "kept: each send comes after the one before it at its port", True)

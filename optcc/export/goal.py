@@ -20,8 +20,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from optcc.errors import InputError
-from optcc.export.limits import refuse_above
-from optcc.export.nodes import Node, chained, parted
+from optcc.export.sends import Node, chained, parted
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
 from optcc.schedule.columns import Stripes, stripes_of
@@ -52,11 +51,13 @@ def export(plan: Plan) -> str:
     """The text of `plan`. Raises InputError where NICs have several rates, or a number is over a limit."""
     rate(plan.cluster)
     schedule = plan.schedule()
-    refuse_above(NUMBERS, len(schedule.ports), "NICs of all servers", hint="Export a plan of fewer servers.")
     stripes = stripes_of(schedule)
-    refuse_above(
-        LONGEST, int(stripes.length.max(initial=0)), "bytes of a message", hint="More --segments make messages shorter."
-    )
+    for limit, got, what, hint in (
+        (NUMBERS, len(schedule.ports), "NICs of all servers", "Export a plan of fewer servers."),
+        (LONGEST, int(stripes.length.max(initial=0)), "bytes of a message", "More --segments make messages shorter."),
+    ):
+        if got > limit:
+            raise InputError("over a limit of the format", where=what, expected=f"at most {limit}", got=got, hint=hint)
     return dump(_nodes(schedule, stripes), stripes.into.tolist())
 
 

@@ -5,20 +5,24 @@ same on every rank; so the earliest unfinished operation can always go on, and n
 put into scratch of its own and added by the receiver, what is finished is put where it belongs. The first threads of a
 block make waits and puts on port channels, all threads make additions and copies. A nop, which is a barrier of the
 block, stands wherever one depends on the other.
+
+How deep, how finely cut and how wide a file is: candidates are built, and the executor's clock decides. The links say
+how many threadblocks are tried first: as many as move bytes as fast as the fastest port that they use. What a message
+advises has been tried before: it fits.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
-from optcc.errors import InputError
-from optcc.export.choice import Chosen, WriterKind, choose
-from optcc.export.chunks import Chunked
-from optcc.export.limits import refuse_above
-from optcc.export.mscclpp_clock import seconds
-from optcc.export.mscclpp_fields import ALIGNMENT
+from optcc.errors import InputError, SimulationError
+from optcc.export.chunks import Chunked, chunked, deeper, finer, keeps_segments
+from optcc.export.mscclpp_clock import MSCCLPP, check_places, seconds
 from optcc.export.mscclpp_file import (
+    ALIGNMENT,
     MAX_BYTES,
     MAX_OP_CHANNELS,
     MAX_OPS,
@@ -30,31 +34,42 @@ from optcc.export.mscclpp_file import (
     MscclppThreadblock,
     Remote,
     check_limits,
+    refuse_above,
 )
-from optcc.export.targets import MSCCLPP, check_places
 from optcc.plans.plan import Plan
+
+SLACK = 1.05
+"""Of candidates within so much of the fastest, the one with the fewest threadblocks: clocks are no better than that."""
+PHASES = 4
+"""A block sends, waits, adds and sends on: this many times the blocks that fill a link while all of them send."""
+DEPTHS = 4
+"""Depths that are tried where none was asked for: the plan's, a quarter and a sixteenth of it, and one segment."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A file's program, the plan as rounded for it, and seconds by the executor's clock; None: a link has no rate."""
+
+    program: MscclppProgram
+    rounded: Chunked
+    seconds: float | None
+
+    @property
+    def threadblocks(self) -> int:
+        """Of the busiest rank."""
+        return max(len(gpu.threadblocks) for gpu in self.program.gpus)
 
 
 def export(
     plan: Plan, *, segments: int | None = None, chunks: int | None = None, threadblocks: int | None = None
-) -> Chosen[MscclppProgram]:
+) -> Chosen:
     """The program for `plan` that the executor's clock calls fastest, and the plan as rounded for it.
 
     segments, chunks, threadblocks : kept where given (threadblocks: at most so many a rank), else chosen
-    Raises InputError over a limit, naming what would help.
+    Raises InputError over a limit, naming it and, where fewer segments do fit, how many.
     """
     check_places(plan.cluster)
-    kind = WriterKind(
-        unit=ALIGNMENT,
-        longest=None,
-        most=MAX_THREADBLOCKS,
-        block_rate=MSCCLPP.put_rate,
-        build=_within_limits,
-        blocks=_threadblocks,
-        width=_threadblocks,
-        seconds=lambda program, plan: seconds(program, plan.cluster, plan.bound.nbytes),
-    )
-    chosen = choose(plan, kind, segments=segments, chunks=chunks, threadblocks=threadblocks)
+    chosen = _choose(plan, segments, chunks, threadblocks)
     refuse_above(
         chosen.program.max_bytes, plan.bound.nbytes, "bytes per rank",
         hint="Offsets have 32 bits: plan a smaller --size and run it several times.",
@@ -62,8 +77,117 @@ def export(
     return chosen
 
 
-def _threadblocks(program: MscclppProgram) -> int:
-    return max(len(gpu.threadblocks) for gpu in program.gpus)
+def _choose(plan: Plan, segments: int | None, chunks: int | None, threadblocks: int | None) -> Chosen:
+    if threadblocks is not None and threadblocks < 1:
+        raise InputError("too few threadblocks", where="--threadblocks", expected="at least 1", got=threadblocks)
+    found: list[Chosen] = []
+    refused: InputError | None = None
+    for depth in [segments] if segments is not None else _depths(plan):
+        try:
+            found += _at_depth(plan, depth, chunks, threadblocks, kept=segments is not None)
+        except InputError as error:
+            refused = refused or error
+    if found:
+        best = min(one.seconds or 0.0 for one in found)
+        near = [one for one in found if (one.seconds or 0.0) <= SLACK * best]
+        return min(near, key=lambda one: (one.threadblocks, one.seconds or 0.0))
+    assert refused is not None
+    raise _advised(refused, plan, segments, chunks, threadblocks)
+
+
+def _depths(plan: Plan) -> list[int]:
+    depth = plan.recipe.segments
+    return sorted({max(1, depth // 4**n) for n in range(DEPTHS - 1)} | {1}, reverse=True)
+
+
+def _at_depth(
+    plan: Plan, depth: int, chunks: int | None, threadblocks: int | None, *, kept: bool, timed: bool = True
+) -> list[Chosen]:
+    """The candidates of one depth; with `timed` false the first that fits."""
+    made = chunked(deeper(plan, depth), chunks=chunks, unit=ALIGNMENT)
+    if not made.moves:
+        raise InputError("nothing to export", where="plan", expected="two ranks or more", got="no transfer")
+    if kept and not keeps_segments(made):
+        raise InputError(
+            "chunks are too few for the segments", where="--segments", got=depth,
+            expected=f"at most as many as {made.chunks} equal chunks can tell apart",
+        )  # fmt: skip
+    found: list[Chosen] = []
+    refused: InputError | None = None
+    widths = list(_widths(made, threadblocks, fixed=chunks is not None))
+    for cut, blocks in widths if timed else widths[::-1]:  # the coarsest fits most often
+        try:
+            one = Chosen(_within_limits(cut, blocks), cut, None)
+        except InputError as error:
+            refused = refused or error
+            continue
+        count = one.threadblocks
+        if threadblocks is not None and count > threadblocks:
+            refused = refused or InputError(
+                "the plan needs more threadblocks", where="--threadblocks", expected=f"at least {count}",
+                got=threadblocks,
+            )  # fmt: skip
+            continue
+        if not timed:
+            return [one]
+        with suppress(SimulationError):
+            one = replace(one, seconds=seconds(one.program, plan.cluster, plan.bound.nbytes))
+        found.append(one)
+        if count > blocks:  # it needs more than that: fewer would come out as the same
+            break
+    if not found:
+        assert refused is not None
+        raise refused
+    return found
+
+
+def _widths(made: Chunked, threadblocks: int | None, *, fixed: bool) -> Iterator[tuple[Chunked, int]]:
+    """Plans cut finely enough for so many threadblocks, fewest last: from as many as fit down to as few as can be."""
+    if threadblocks is not None:
+        wanted = sorted({min(threadblocks, MAX_THREADBLOCKS) // n or 1 for n in (1, 2, 3, 4)}, reverse=True)
+    else:
+        full = max(1, min(MAX_THREADBLOCKS, PHASES * -(-int(_fastest(made.plan)) // int(MSCCLPP.put_rate))))
+        halves = {max(1, full >> n) for n in range(full.bit_length())}
+        wanted = sorted(halves | {min(MAX_THREADBLOCKS, 2 * full), MAX_THREADBLOCKS}, reverse=True)
+    seen = set()
+    for blocks in wanted:
+        cut: Chunked | None = made
+        parts = 1
+        while not fixed and cut is not None and cut.groups < blocks:
+            parts *= 2
+            finer_cut = finer(made, parts, ALIGNMENT)
+            if finer_cut is None:
+                break
+            cut = finer_cut
+        assert cut is not None
+        key = (cut.chunks, min(blocks, cut.groups))
+        if key not in seen:
+            seen.add(key)
+            yield cut, key[1]
+
+
+def _fastest(plan: Plan) -> float:
+    """Bytes per second of the fastest port that a rank of the plan sends by."""
+    servers, ranks = plan.cluster.servers, plan.cluster.ranks
+    return float(max([max(rank.out_rate, servers[rank.server].nvlink_rate) for rank in ranks], default=0))
+
+
+def _advised(
+    error: InputError, plan: Plan, segments: int | None, chunks: int | None, threadblocks: int | None
+) -> InputError:
+    """The refusal, with the most segments that do fit, found by trying."""
+    low, high = 0, (segments if segments is not None else _depths(plan)[-1])  # low fits (0: unknown), high does not
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            _at_depth(plan, middle, chunks, threadblocks, kept=True, timed=False)
+            low = middle
+        except InputError:
+            high = middle
+    hint = (
+        f"Try --segments {low}." if low else error.hint or "No number of segments fits; a plan of another --family may."
+    )
+    return InputError(error.what, where=error.where, expected=error.expected, got=error.got, hint=hint)
 
 
 def _within_limits(rounded: Chunked, blocks: int) -> MscclppProgram:

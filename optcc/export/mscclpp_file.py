@@ -1,8 +1,11 @@
-"""MSCCL++ execution plans as values, their JSON text, and their limits.
+"""MSCCL++ execution plans: as values, as JSON text, and the executor's limits.
 
 The fields are those that the loader reads (microsoft/mscclpp, src/core/executor/execution_plan.cc), the limits those of
 execution_common.hpp beside it. The loader checks hardly any of them: a threadblock with a seventeenth channel writes
 past the end of an array. They are checked here.
+
+Fields that the executor has a default for may be missing. One that is not here is refused: it might change what the
+executor does, as `tbg_info` did before it was read.
 """
 
 from __future__ import annotations
@@ -11,12 +14,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from math import lcm
-from typing import Any
+from typing import Annotated, Any, ClassVar, Literal
 
-from optcc.errors import InputError
-from optcc.export.limits import demand, refuse_above
-from optcc.export.mscclpp_fields import ALIGNMENT, ANY_SIZE, WARP, FileGpu, FileOp, FileSpan, GroupPart, PlanFile
-from optcc.values.json_records import FieldError, parse, read_json
+from optcc.errors import InputError, VerifyError
+from optcc.values.json_records import OMITTED, FieldError, Least, Natural, Whole, parse, read_json
 
 MAX_OPS = 64  # operations of a threadblock
 MAX_CHANNELS = 16  # channels of one type in a threadblock; as many remote buffers of one type
@@ -26,6 +27,11 @@ MAX_THREADBLOCKS = 108
 """Threadblocks of 1024 threads that wait for each other must all be resident: the multiprocessors of an A100."""
 MAX_BYTES = 2**32 - 1  # offsets are 32-bit numbers of bytes
 CHANNEL_TYPES = ("memory", "port")
+ALIGNMENT = 16  # bytes; a chunk is a multiple of it
+WARP = 32
+"""Threads that a GPU runs as one: a block has whole warps, and so a thread for each channel of an operation."""
+ANY_SIZE = 2**64 - 1
+"""Bytes of the largest message, where a plan names none."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +163,170 @@ def _op_out(op: MscclppOp) -> dict[str, Any]:
     return out
 
 
+Channel = tuple[int, str, int]
+"""Rank, type, place in the rank's list of that type."""
+
+
+def joined_channels(program: MscclppProgram) -> dict[Channel, Channel]:
+    """Channel -> the one at its other end: the k-th of a type from A to B and the k-th from B to A.
+
+    Raises VerifyError for one that has none.
+    """
+    ends: dict[tuple[int, int, str], list[int]] = {}
+    for r, gpu in enumerate(program.gpus):
+        for kind, peers in gpu.channels.items():
+            for c, peer in enumerate(peers):
+                if peer == r or peer >= len(program.gpus):
+                    raise VerifyError(f"{kind} channel {c} of rank {r} leads to rank {peer}")
+                ends.setdefault((r, peer, kind), []).append(c)
+    joined: dict[Channel, Channel] = {}
+    for (r, peer, kind), mine in ends.items():
+        others = ends.get((peer, r, kind), [])
+        if len(others) != len(mine):  # the executor waits for the other end before it launches anything
+            raise VerifyError(f"rank {r} has {len(mine)} {kind} channels to rank {peer}, which has {len(others)} back")
+        joined.update(((r, kind, c), (peer, kind, other)) for c, other in zip(mine, others, strict=True))
+    return joined
+
+
+def refuse_above(limit: int, got: int, what: str, *, hint: str | None = None) -> None:
+    """Raise InputError naming `what` when `got` is above `limit`."""
+    if got > limit:
+        raise InputError("over a limit of the format", where=what, expected=f"at most {limit}", got=got, hint=hint)
+
+
+def check_limits(program: MscclppProgram) -> None:
+    """Raise InputError naming the limit that the executor's tables are too small for."""
+    for rank, gpu in enumerate(program.gpus):
+        refuse_above(MAX_THREADBLOCKS, len(gpu.threadblocks), f"threadblocks of rank {rank}")
+        for number, block in enumerate(gpu.threadblocks):
+            place = f"threadblock {number} of rank {rank}"
+            refuse_above(MAX_OPS, len(block.ops), f"operations in {place}")
+            for kind in CHANNEL_TYPES:
+                refuse_above(MAX_CHANNELS, len(block.channels.get(kind, ())), f"{kind} channels in {place}")
+                refuse_above(
+                    MAX_CHANNELS, len(block.buffers.get(kind, ())), f"remote buffers by {kind} channel in {place}"
+                )
+            for op in block.ops:
+                refuse_above(MAX_OP_CHANNELS, len(op.channels), f"channels of a {op.name} in {place}")
+                for spans in (op.src, op.dst):
+                    local = sum(span.remote is None for span in spans)
+                    refuse_above(MAX_OP_LOCAL, local, f"local buffers of a {op.name} in {place}")
+                    refuse_above(MAX_OP_CHANNELS, len(spans) - local, f"remote buffers of a {op.name} in {place}")
+        most = max(gpu.chunks, gpu.scratch) * (program.max_bytes // gpu.chunks)
+        refuse_above(MAX_BYTES, most, f"bytes of a buffer of rank {rank}")
+
+
+class ClosedRecord:
+    """Of the file. A field that is not here is refused: it might change what the executor does."""
+
+    CLOSED: ClassVar[bool] = True
+
+
+@dataclass(frozen=True)
+class GroupPart(ClosedRecord):
+    """Which part of an operation a threadblock of a group does; the parts are equal."""
+
+    tb_id: int
+    tbg_size: Natural
+
+
+@dataclass(frozen=True)
+class FileSpan(ClosedRecord):
+    """Chunks of a local buffer (`type`), or of one in the threadblock's list of remote ones."""
+
+    index: int
+    size: Natural
+    type: Annotated[Literal["i", "o", "s"] | None, OMITTED] = None
+    buffer_id: Annotated[int | None, OMITTED] = None
+
+
+@dataclass(frozen=True)
+class FileOp(ClosedRecord):
+    """An operation that is read."""
+
+    name: Literal["nop", "wait", "signal", "flush", "put", "pws", "copy", "re"]
+    channel_type: Annotated[Literal["memory", "port"] | None, OMITTED] = None
+    channel_ids: Annotated[tuple[int, ...], OMITTED] = ()
+    src_buff: Annotated[tuple[FileSpan, ...], OMITTED] = ()
+    dst_buff: Annotated[tuple[FileSpan, ...], OMITTED] = ()
+    reduce_op: Annotated[Literal["sum"], OMITTED] = "sum"
+    tbg_info: Annotated[GroupPart, OMITTED] = GroupPart(0, 1)
+
+
+@dataclass(frozen=True)
+class BlockChannels(ClosedRecord):
+    """Channels of a threadblock, places in the GPU's list."""
+
+    channel_type: Literal["memory", "port"]
+    channel_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BlockBuffers(ClosedRecord):
+    """Remote buffers of a threadblock, places in the GPU's list."""
+
+    access_channel_type: Literal["memory", "port"]
+    remote_buffer_ids: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FileBlock(ClosedRecord):
+    """A threadblock."""
+
+    id: int
+    ops: tuple[FileOp, ...]
+    channels: tuple[BlockChannels, ...]
+    remote_buffer_refs: Annotated[tuple[BlockBuffers, ...], OMITTED] = ()
+
+
+@dataclass(frozen=True)
+class FileChannels(ClosedRecord):
+    """Channels of a GPU, by the ranks at their other ends."""
+
+    channel_type: Literal["memory", "port"]
+    connected_to: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class FileBuffer(ClosedRecord):
+    """A buffer of another rank."""
+
+    rank: int
+    type: Literal["i", "o", "s"]
+    access_channel_types: tuple[Literal["memory", "port"], ...]
+
+
+@dataclass(frozen=True)
+class FileGpu(ClosedRecord):
+    """A rank."""
+
+    id: int
+    input_chunks: Natural
+    output_chunks: Natural
+    scratch_chunks: int
+    threadblocks: tuple[FileBlock, ...]
+    channels: tuple[FileChannels, ...]
+    remote_buffers: tuple[FileBuffer, ...]
+    semaphores: Annotated[tuple[Literal["none is read"], ...], OMITTED] = ()
+
+
+@dataclass(frozen=True)
+class PlanFile(ClosedRecord):
+    """A whole plan."""
+
+    name: str
+    collective: Literal["allreduce"]
+    protocol: Literal["Simple"]
+    inplace: bool
+    gpus: Annotated[tuple[FileGpu, ...], Least(1)]
+    reuse_resources: Annotated[bool, OMITTED] = False
+    num_threads_per_block: Annotated[int, Whole(WARP, 1024), OMITTED] = 1024
+    use_double_scratch_buffer: Annotated[bool, OMITTED] = False
+    buffer_alignment: Annotated[int, Whole(ALIGNMENT, ALIGNMENT), OMITTED] = ALIGNMENT
+    min_message_size: Annotated[int, Whole(0, ANY_SIZE), OMITTED] = 0
+    max_message_size: Annotated[int, Whole(0, ANY_SIZE), OMITTED] = ANY_SIZE
+
+
 def load(text: str, where: str = "MSCCL++ plan") -> MscclppProgram:
     """Read a plan back. Raises InputError, with the place, for what is not an in-place AllReduce of this form.
 
@@ -231,24 +401,7 @@ def _by_type(given: Iterable[tuple[str, tuple[int, ...]]]) -> dict[str, tuple[in
     return found
 
 
-def check_limits(program: MscclppProgram) -> None:
-    """Raise InputError naming the limit that the executor's tables are too small for."""
-
-    for rank, gpu in enumerate(program.gpus):
-        refuse_above(MAX_THREADBLOCKS, len(gpu.threadblocks), f"threadblocks of rank {rank}")
-        for number, block in enumerate(gpu.threadblocks):
-            place = f"threadblock {number} of rank {rank}"
-            refuse_above(MAX_OPS, len(block.ops), f"operations in {place}")
-            for kind in CHANNEL_TYPES:
-                refuse_above(MAX_CHANNELS, len(block.channels.get(kind, ())), f"{kind} channels in {place}")
-                refuse_above(
-                    MAX_CHANNELS, len(block.buffers.get(kind, ())), f"remote buffers by {kind} channel in {place}"
-                )
-            for op in block.ops:
-                refuse_above(MAX_OP_CHANNELS, len(op.channels), f"channels of a {op.name} in {place}")
-                for spans in (op.src, op.dst):
-                    local = sum(span.remote is None for span in spans)
-                    refuse_above(MAX_OP_LOCAL, local, f"local buffers of a {op.name} in {place}")
-                    refuse_above(MAX_OP_CHANNELS, len(spans) - local, f"remote buffers of a {op.name} in {place}")
-        most = max(gpu.chunks, gpu.scratch) * (program.max_bytes // gpu.chunks)
-        refuse_above(MAX_BYTES, most, f"bytes of a buffer of rank {rank}")
+def demand(holds: bool, expected: str) -> None:
+    """Raise ValueError for a file that is not as its reader needs it."""
+    if not holds:
+        raise ValueError(f"expected {expected}")

@@ -9,22 +9,38 @@
   without bound, and the proxy does not depend on the kernel: only waits block.
 * Channel pairs and scratch outlive a launch. The program is launched again and again; in between the caller reads the
   result and writes new data, without telling other ranks.
+
+An access is safe when every conflicting access before it *happened before* it: a chain of waits leads from the one to
+the other (Lamport, 1978; vector clocks: Fidge, Mattern, 1988). That is checked for every access, so that one replayed
+order speaks for all orders. Bytes are known by where in the buffer they belong and by whose contributions they sum.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial, reduce
+from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optcc.errors import VerifyError
-from optcc.export.clocks import Clock, HeldSum, added, check_result
-from optcc.export.mscclpp_file import CHANNEL_TYPES, MscclppGpu, MscclppOp, MscclppProgram
-from optcc.export.mscclpp_places import SHAPES, memories, op_name, where
+from optcc.export.mscclpp_file import CHANNEL_TYPES, Channel, ChunkSpan, MscclppOp, MscclppProgram, joined_channels
 
 LAUNCHES = 2
+SHAPES = {  # name -> how many sources, and whether the destination is remote
+    "put": (1, True),
+    "pws": (1, True),
+    "copy": (1, False),
+    "re": (2, False),
+}
+Place = tuple[int, str]
+"""A buffer: rank, and "i" or "s". In place, the output is the input."""
+Clock = NDArray[np.int32]
+"""Shape (threads,): how far each thread is known to have come."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +66,9 @@ class _MscclppMachine:
         self.ranks = len(program.gpus)
         self.blocks = [(r, t) for r, gpu in enumerate(program.gpus) for t in range(len(gpu.threadblocks))]
         self.place = {block: i for i, block in enumerate(self.blocks)}
-        self.joined, self.signals = _pair(program.gpus)
-        self.owner: dict[tuple[int, str, int], int] = {}
+        self.joined = joined_channels(program)
+        self.signals: dict[Channel, deque[Clock]] = {channel: deque() for channel in self.joined}
+        self.owner: dict[Channel, int] = {}
         # Threads: lead and all threads of each block, a proxy per channel, the caller of each rank.
         lanes = [(r, kind, c) for r, gpu in enumerate(program.gpus) for kind in CHANNEL_TYPES
                  for c in range(len(gpu.channels.get(kind, ())))]  # fmt: skip
@@ -145,14 +162,14 @@ class _MscclppMachine:
             raise VerifyError(f"{op_name(r, t, op)}: an operation that this interpreter does not know")
         return True
 
-    def _lanes(self, i: int, op: MscclppOp, channels: tuple[int, ...]) -> list[tuple[int, str, int]]:
+    def _lanes(self, i: int, op: MscclppOp, channels: tuple[int, ...]) -> list[Channel]:
         """Those channels, which threads of the block serve side by side: none can be there twice."""
         lanes = [self._lane(i, op, c) for c in channels]
         if len(set(lanes)) < len(lanes):
             raise VerifyError(f"{op_name(*self.blocks[i], op)} names a channel twice")
         return lanes
 
-    def _lane(self, i: int, op: MscclppOp, c: int) -> tuple[int, str, int]:
+    def _lane(self, i: int, op: MscclppOp, c: int) -> Channel:
         r, t = self.blocks[i]
         ids = self.program.gpus[r].threadblocks[t].channels.get(op.channel_type or "", ())
         if not 0 <= c < len(ids):
@@ -164,7 +181,7 @@ class _MscclppMachine:
             raise VerifyError(f"{op_name(r, t, op)} shares a channel with another threadblock")
         return lane
 
-    def _signal(self, i: int, lane: tuple[int, str, int]) -> None:
+    def _signal(self, i: int, lane: Channel) -> None:
         clock = self.lead[i].copy()
         if lane[1] == "port":
             clock[self.proxy[lane]] = self.sent[lane]
@@ -220,24 +237,145 @@ class _MscclppMachine:
                 raise VerifyError(f"{len(left)} signals on {kind} channel {c} of rank {rank} are never waited for")
 
 
-def _pair(
-    gpus: tuple[MscclppGpu, ...],
-) -> tuple[dict[tuple[int, str, int], tuple[int, str, int]], dict[tuple[int, str, int], deque[Clock]]]:
-    """Channel -> the channel at the other end; and for each channel the signals that have come in."""
-    ends: dict[tuple[int, int, str], list[int]] = {}
-    signals: dict[tuple[int, str, int], deque[Clock]] = {}
-    for r, gpu in enumerate(gpus):
-        for kind, peers in gpu.channels.items():
-            for c, peer in enumerate(peers):
-                if peer == r or peer >= len(gpus):
-                    raise VerifyError(f"{kind} channel {c} of rank {r} leads to rank {peer}")
-                ends.setdefault((r, peer, kind), []).append(c)
-                signals[r, kind, c] = deque()
-    joined = {}
-    for (r, peer, kind), mine in ends.items():
-        others = ends.get((peer, r, kind), [])
-        if len(others) != len(mine):  # the executor waits for the other end before it launches anything
-            raise VerifyError(f"rank {r} has {len(mine)} {kind} channels to rank {peer}, which has {len(others)} back")
-        for c, other in zip(mine, others, strict=True):
-            joined[r, kind, c] = (peer, kind, other)
-    return joined, signals
+def op_name(r: int, t: int, op: MscclppOp) -> str:
+    """How messages call an operation."""
+    return f"{op.name} in threadblock {t} of rank {r}"
+
+
+def where(program: MscclppProgram, r: int, t: int, op: MscclppOp, span: ChunkSpan) -> Place:
+    """The buffer of a span of an operation. Raises VerifyError for a remote buffer that it cannot reach."""
+    if span.remote is None:
+        kind = span.local or ""
+        return r, "i" if kind == "o" else kind
+    refs = program.gpus[r].threadblocks[t].buffers.get(op.channel_type or "", ())
+    if not 0 <= span.remote < len(refs) or not 0 <= refs[span.remote] < len(program.gpus[r].remotes):
+        raise VerifyError(f"{op_name(r, t, op)} names a remote buffer that its threadblock does not have")
+    remote = program.gpus[r].remotes[refs[span.remote]]
+    if op.channel_type not in remote.types or not 0 <= remote.rank < len(program.gpus):
+        raise VerifyError(f"{op_name(r, t, op)} reaches a remote buffer that it has no access to")
+    return remote.rank, "i" if remote.kind == "o" else remote.kind
+
+
+def memories(program: MscclppProgram) -> dict[Place, BufferPieces]:
+    """All buffers, inputs with their rank's own bytes in them, cut wherever an operation needs a cut."""
+    sizes: dict[Place, int] = {}
+    for r, gpu in enumerate(program.gpus):
+        sizes[r, "i"] = gpu.chunks
+        if gpu.scratch:
+            sizes[r, "s"] = gpu.scratch
+    cuts = {place: {0, size} for place, size in sizes.items()}
+    joined = list(_data(program))
+    for spans in joined:
+        for place, span in spans:
+            cuts.get(place, set()).update((span.start, span.start + span.count))
+    # What an operation joins is cut at the same places, counted from the start of each span.
+    moved = True
+    while moved:
+        moved = False
+        for spans in joined:
+            if any(place not in cuts for place, _ in spans):
+                continue  # the interpreter will say so
+            inner = {c - span.start for place, span in spans for c in cuts[place] if 0 < c - span.start < span.count}
+            for place, span in spans:
+                wanted = {c + span.start for c in inner} - cuts[place]
+                cuts[place] |= wanted
+                moved = moved or bool(wanted)
+    return {
+        (r, kind): BufferPieces(
+            f"the {'input' if kind == 'i' else 'scratch'} of rank {r}",
+            (cut for cut in cuts[r, kind] if 0 <= cut <= size),
+            r if kind == "i" else None,
+        )
+        for (r, kind), size in sizes.items()
+    }
+
+
+def _data(program: MscclppProgram) -> Iterator[list[tuple[Place, ChunkSpan]]]:
+    """The spans of every operation that moves data."""
+    for r, gpu in enumerate(program.gpus):
+        for t, block in enumerate(gpu.threadblocks):
+            for op in block.ops:
+                if op.name in SHAPES:
+                    yield [(where(program, r, t, op, span), span) for span in (*op.src, *op.dst)]
+
+
+class HeldSum(NamedTuple):
+    """What a piece holds: bytes of the chunks from `home` on, summed over `ranks`, bits of an integer."""
+
+    home: int
+    ranks: int
+
+
+class BufferPieces:
+    """One buffer of one rank in pieces between cut points, within which all bytes fare alike.
+
+    name : for messages; cuts : ascending, at least two; fill : the rank whose bytes it holds at first (None: nobody's)
+    """
+
+    def __init__(self, name: str, cuts: Iterable[int], fill: int | None) -> None:
+        self.name = name
+        self.cuts = sorted(set(cuts))
+        pieces = len(self.cuts) - 1
+        self.held: list[HeldSum | None] = [None if fill is None else HeldSum(cut, 1 << fill) for cut in self.cuts[:-1]]
+        self._writer: list[tuple[int, int]] = [(-1, 0)] * pieces
+        self._readers: list[dict[int, int]] = [{} for _ in range(pieces)]
+
+    def pieces(self, start: int, count: int) -> range:
+        """The pieces of chunks start..start+count-1; both ends must be cuts. Raises VerifyError outside the buffer."""
+        if start < self.cuts[0] or count < 1 or start + count > self.cuts[-1]:
+            raise VerifyError(f"chunks {start}..{start + count - 1} are outside {self.name}, which has {self.cuts[-1]}")
+        return range(bisect_left(self.cuts, start), bisect_left(self.cuts, start + count))
+
+    def read(self, piece: int, clock: Clock, who: str) -> HeldSum:
+        """What a piece holds. Raises VerifyError for bytes that nobody wrote, or that may still be written."""
+        self._after_writer(piece, clock, who)
+        held = self.held[piece]
+        if held is None:
+            raise VerifyError(f"{who} reads {self._place(piece)}, which nothing was written to")
+        return held
+
+    def may_write(self, piece: int, clock: Clock, who: str) -> None:
+        """Raise VerifyError when someone may still be reading or writing the piece."""
+        self._after_writer(piece, clock, who)
+        for thread, stamp in self._readers[piece].items():
+            if clock[thread] < stamp:
+                raise VerifyError(f"race: {who} writes {self._place(piece)}, which may still be read")
+
+    def note_read(self, piece: int, thread: int, stamp: int) -> None:
+        """`thread` reads the piece at its time `stamp`."""
+        self._readers[piece][thread] = stamp
+
+    def write(self, piece: int, held: HeldSum, thread: int, stamp: int) -> None:
+        """`thread` writes the piece at its time `stamp`."""
+        self.held[piece] = held
+        self._writer[piece] = (thread, stamp)
+        self._readers[piece] = {}
+
+    def _after_writer(self, piece: int, clock: Clock, who: str) -> None:
+        thread, stamp = self._writer[piece]
+        if thread >= 0 and clock[thread] < stamp:
+            raise VerifyError(f"race: {who} touches {self._place(piece)}, which may still be written")
+
+    def _place(self, piece: int) -> str:
+        return f"chunks {self.cuts[piece]}..{self.cuts[piece + 1] - 1} of {self.name}"
+
+
+def added(one: HeldSum, other: HeldSum, where: str) -> HeldSum:
+    """The sum of two pieces. Raises VerifyError when they belong to different chunks, or when a rank is in both."""
+    if one.home != other.home:
+        raise VerifyError(f"{where} adds chunk {one.home} to chunk {other.home}")
+    twice = one.ranks & other.ranks
+    if twice:
+        raise VerifyError(f"{where} adds the contribution of rank {(twice & -twice).bit_length() - 1} a second time")
+    return HeldSum(one.home, one.ranks | other.ranks)
+
+
+def check_result(memory: BufferPieces, ranks: int) -> None:
+    """Raise VerifyError unless every piece holds its own bytes, with every rank's contribution."""
+    for piece, held in enumerate(memory.held):
+        place = f"chunks {memory.cuts[piece]}..{memory.cuts[piece + 1] - 1} of {memory.name}"
+        if held is None or held.home != memory.cuts[piece]:
+            raise VerifyError(f"{place} hold chunks from {held.home if held else None} on")
+        missing = ~held.ranks & ((1 << ranks) - 1)
+        if missing:
+            raise VerifyError(f"{place}: the contribution of rank {(missing & -missing).bit_length() - 1} is missing")

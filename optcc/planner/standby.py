@@ -2,7 +2,7 @@
 
 What takes long is decided before the event: a table holds the recipe for every shape that the next failures can make
 (`upcoming`). Everything that depends on the NIC is filled in at the event: the bound with its certificate, the order of
-ranks, the shares of nested rings. All have closed forms (`optcc.theory.group_counts`). Nothing is simulated or lowered
+ranks, the shares of nested rings. All have closed forms (`optcc.theory.ring_shares`). Nothing is simulated or lowered
 then.
 """
 
@@ -29,7 +29,7 @@ from optcc.schedule.nested import rings_in_order
 from optcc.schedule.recipe import Costs, Recipe, default_segments
 from optcc.schedule.tuned import NEARLY
 from optcc.theory import lower_bound
-from optcc.theory.group_counts import GroupCounts
+from optcc.theory.ring_shares import GroupCounts
 from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster, Nic
 from optcc.values.units import MAX_BYTES, Quantity, as_seconds, as_size, parse_rate

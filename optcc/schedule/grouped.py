@@ -36,7 +36,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_records import Index, Least
 
 if TYPE_CHECKING:
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
 
 # Direct exchange in two levels: the tree along which each chunk of the data is summed up, and its result spread.
 #

@@ -10,7 +10,7 @@ servers, and the result is handed out over NVLink; different pieces do this at t
 So each GPU carries what it gathers, as far as its NIC allows. The rest, left over by a dead or slow NIC, goes by the
 neighbours' NICs, which NCCL calls PXN. This makes no NVLink port busier (proof id inside-servers). GPUs of equal place
 gather the same bytes on every server, so a channel stays on its rail. Where NVLink is the limit, part of the buffer
-goes between teams of fewer GPUs. `optcc.theory.inside` finds the parts, `inside_servers` makes bundles of them.
+goes between teams of fewer GPUs. `optcc.theory.inside_split` finds the parts, `inside_servers` makes bundles of them.
 """
 
 from __future__ import annotations
@@ -981,7 +981,7 @@ class InsideServers(Recipe):
     def at_once(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Recipe | None:
         """Direct exchange where there are costs and it applies, else rings; two segments where there are costs. None
         where servers have no place in common."""
-        from optcc.theory.inside import parts_at_once
+        from optcc.theory.inside_split import parts_at_once
 
         if not cluster.gpu_ranks:
             return None
@@ -1119,7 +1119,7 @@ def best_chunks(cluster: Cluster, bound: Bound, costs: Costs) -> int | None:
 
 
 def _rings(cluster: Cluster, bound: Bound, costs: Costs) -> CandidateFamily:
-    from optcc.theory.inside import InsideSplit, inside_split
+    from optcc.theory.inside_split import InsideSplit, inside_split
 
     @cache
     def split() -> InsideSplit:
@@ -1134,7 +1134,7 @@ def _rings(cluster: Cluster, bound: Bound, costs: Costs) -> CandidateFamily:
 def _direct(cluster: Cluster, bound: Bound, costs: Costs) -> list[CandidateFamily]:
     """Direct exchange between servers, where all their GPUs can meet; also with growing rounds by way of slow servers
     (`StripedExchange.candidates`), among many servers only where a server is hub of nothing."""
-    from optcc.theory.hubs import hub_split
+    from optcc.theory.ring_shares import hub_split
 
     own = gpu_groups(cluster)
     if not cluster.fabric.flat or len(own) < 3 or not all(any(map(usable, group.gpus)) for group in own):

@@ -48,7 +48,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_records import OMITTED, As, Index, Least, Natural, Whole
 
 if TYPE_CHECKING:
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 # Due times of transfers of nested rings, if sections start one after another instead of all of a segment at once.

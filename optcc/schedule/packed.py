@@ -38,8 +38,8 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_records import Index, Text
 
 if TYPE_CHECKING:
-    from optcc.theory.group_counts import GroupCounts
     from optcc.theory.packing import Packing
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 # Arcs of trees: from rank to rank, and as text, as plan files have them.

@@ -18,7 +18,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_records import Codec, Defs, FieldError, Json, Whole, codec, read_json, told_apart, write_json
 
 if TYPE_CHECKING:
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 # Rings and trees of a schedule with their bytes, without transfers, for a collective library's own kernels.

@@ -7,8 +7,8 @@ Two hops instead of a ring's 2(P-1). The hubs' shares load ranks by their rates 
 slow is hub of nothing, and sends and receives every byte once. Nobody starves if the first half of the time is for raw
 data, the second for results, on every port. A slow rank breaks that: it sends raw data for longer than it receives any.
 So for a part of the data it adds last (VIA_LEAF in `nested`). The hub sends it the sum of the others in the first half
-and gets the finished sum back in the second. With the part of `optcc.theory.hubs.hub_split` both directions of every
-port have as much to do in the first half as in the second.
+and gets the finished sum back in the second. With the part of `optcc.theory.ring_shares.hub_split` both directions
+of every port have as much to do in the first half as in the second.
 
 The data of all hubs is cut into rounds. In a round offset d follows offset d - 1: rank i sends to i + d, so no two
 ranks send to the same rank. Rounds by way of slow ranks come first with their raw data and last with their results, the
@@ -36,7 +36,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_records import Index
 
 if TYPE_CHECKING:
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 # The rounds of a direct exchange between servers: hubs and their bytes, ranks that add last, and due times. Times are
@@ -411,7 +411,7 @@ class StripedExchange(Recipe):
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """For fabrics where any NIC reaches any, up to a number of servers that limits transfers. One round by way of
         slow ranks is the fewest chunks, but leaves a rank that is hub of nothing idle at first."""
-        from optcc.theory.hubs import hub_split
+        from optcc.theory.ring_shares import hub_split
 
         ranks = cluster.ranks
         if cluster.gpu_ranks or not cluster.fabric.flat or not 3 <= len(ranks) <= MANY:

@@ -33,7 +33,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_records import Whole
 
 if TYPE_CHECKING:
-    from optcc.theory.group_counts import GroupCounts
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 # Trees that share the work: how many children each rank has in which tree, and where it hangs.
@@ -303,7 +303,7 @@ class ComplementaryTrees(Recipe):
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
         """The shapes that the closed form puts first; it tells shapes apart better than depths."""
-        from optcc.theory.trees import FILL, best_segments, seconds, shapes
+        from optcc.theory.tree_times import FILL, best_segments, seconds, shapes
 
         rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
         if cluster.gpu_ranks or not cluster.fabric.flat or not min(rates):

@@ -105,7 +105,7 @@ def prepare(memory: int) -> None:
     import optcc.api
     import optcc.planner.search
     import optcc.simulation.simulator
-    import optcc.theory.program  # noqa: F401
+    import optcc.theory.bound_program  # noqa: F401
     from optcc.machine.workers import limit_memory
     from optcc.schedule.assemble import most_transfers
 

@@ -5,24 +5,27 @@ The largest of three, each a theorem about schedules of whole chunks in the simu
 * any bound on bytes, and alpha and one chunk beside it, since no port works in the first or the last alpha;
 * one server, whose bytes leave (or enter) it in chunks that another rank passes on once whole: its last chunks must be
   small, hence many;
-* two starving servers (theory/starving_pair.py).
+* two starving servers: A and B, which need nearly all the time for their own bytes. What A sends for B by way of others
+  waits for whole chunks twice; what A sends to B directly uses ports of both once more.
 
 Statements and proofs: proofs/written/chunk-costs.md and starving-pair.md, proof ids chunk-costs and starving-pair.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from fractions import Fraction
 
 from optcc.errors import InputError
 from optcc.simulation.faults import LONGEST_S
-from optcc.theory.starving_pair import direct_fraction, pair_s, slowest_pairs
 from optcc.values.bound import Bound, BoundWithCosts, CutCosts, Direction, FluidCosts, PairCosts, Part
 from optcc.values.cluster import Cluster, Server
 
 TICKS_PER_S = 10**12
 """The simulator's clock counts picoseconds; costs are rounded to them as it does, so that both mean the same."""
+HALVINGS = 40
+"""Steps of the search for the direct fraction at which both terms meet; each of them gives a bound."""
 
 
 def bound_with_costs(
@@ -149,17 +152,115 @@ def _cut(
 
 
 def _pairs(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> Iterator[BoundWithCosts]:
-    if cluster.gpu_ranks or len(cluster.servers) < 3:
-        return
     index = {server.name: s for s, server in enumerate(cluster.servers)}
-    for a, b in slowest_pairs(cluster):
-        rates = a.out_rate, b.out_rate
-        direct = direct_fraction(rates, bound.nbytes, alpha, per_chunk)
-        seconds = pair_s(rates, bound.nbytes, direct, alpha, per_chunk)
-        fluid = 2 * bound.nbytes / sum(rates, Fraction(0))
+    for a, b, direct, seconds in _pair_bounds(cluster, bound.nbytes, alpha, per_chunk):
+        fluid = 2 * bound.nbytes / (a.out_rate + b.out_rate)
         parts = (
             Part(f"for the bytes of {a.name} and {b.name}", fluid),
             Part("for waiting until chunks between them are whole, or for sending more directly", seconds - fluid),
         )
         certificate = PairCosts((index[a.name], index[b.name]), direct)
         yield BoundWithCosts(seconds, bound, alpha, per_chunk, certificate, parts)
+
+
+def chunked(work_s: Fraction, per_chunk: Fraction) -> Fraction:
+    """G(X): the least of sum x_i^2/2 + o i x_i over chunks x_1, x_2, ... >= 0 of sum X; seconds squared, exact.
+
+    work_s : X, seconds of sending that are cut into chunks; per_chunk : o, seconds for each chunk
+    x_i = L - o i for the m chunks with m(m-1)/2 o < X <= m(m+1)/2 o, L = X/m + o(m+1)/2. Proof id starving-pair.
+    """
+    if not work_s or not per_chunk:
+        return Fraction(0)
+    # The least m with m(m+1) >= 2X/o.
+    chunks = (math.isqrt(4 * math.ceil(2 * work_s / per_chunk)) + 1) // 2
+    level = work_s / chunks + per_chunk * (chunks + 1) / 2
+    squares = Fraction(chunks * (chunks + 1) * (2 * chunks + 1), 6)
+    return (chunks * level**2 - per_chunk**2 * squares) / 2
+
+
+def ports_s(rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction) -> Fraction:
+    """Seconds that the ports of A and B need if at least `direct` of the elements are direct, each way.
+
+    rates : of A and of B in all, one way, bytes per second; nbytes : bytes per server
+    """
+    return nbytes * (2 + direct) / sum(rates)
+
+
+def waiting_s(
+    rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction, alpha: Fraction, per_chunk: Fraction
+) -> Fraction:
+    """Seconds from A to B if at most `direct` of the elements are direct from A to B; arguments as in `ports_s`.
+
+    alpha : seconds from port to port; per_chunk : seconds for each chunk at each port
+    """
+    cuts = [nbytes / rate for rate in rates]
+    waits = sum((chunked((1 - direct) * cut, per_chunk) / cut for cut in cuts), Fraction(0))
+    return sum(cuts, Fraction(0)) / 2 + waits + (2 - direct) * alpha
+
+
+def starving_pair_s(cluster: Cluster, nbytes: int, alpha: Fraction | int, per_chunk: Fraction | int) -> Fraction | None:
+    """Seconds that no AllReduce of `nbytes` bytes per server undercuts if its transfers are whole chunks; exact.
+
+    alpha : seconds from port to port; per_chunk : seconds for each chunk at each port, as in `optcc.simulate`
+    None where the theorem has no pair: GPUs as ranks, fewer than three servers, no two servers whose live NICs are all
+    of one rate both ways. Of the pairs there are, those with the largest cut times. Beside two servers that do not
+    starve it is below `lower_bound`: take the larger of the two. Raises InputError for values below 0.
+    """
+    for name, value in (("size", nbytes), ("alpha", alpha), ("per_chunk", per_chunk)):
+        if value < 0:
+            raise InputError("value out of range", where=name, expected="0 or more", got=str(value))
+    costs = Fraction(alpha), Fraction(per_chunk)
+    return max((seconds for *_, seconds in _pair_bounds(cluster, nbytes, *costs)), default=None)
+
+
+def _pair_bounds(
+    cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction
+) -> Iterator[tuple[Server, Server, Fraction, Fraction]]:
+    """(A, B, direct fraction, seconds) of the slowest pairs; of none where the theorem has none."""
+    if cluster.gpu_ranks or len(cluster.servers) < 3:
+        return
+    for a, b in slowest_pairs(cluster):
+        rates = a.out_rate, b.out_rate
+        direct = direct_fraction(rates, nbytes, alpha, per_chunk)
+        yield a, b, direct, pair_s(rates, nbytes, direct, alpha, per_chunk)
+
+
+def nic_rate(server: Server) -> Fraction | None:
+    """The rate of all live NICs of `server`, both ways, bytes per second; None if they have several."""
+    live = [nic for nic in server.nics if nic.alive]
+    each = {rate for nic in live for rate in (nic.out_rate, nic.in_rate)}
+    return each.pop() if len(each) == 1 else None
+
+
+def slowest_pairs(cluster: Cluster) -> list[tuple[Server, Server]]:
+    """For each NIC rate that two servers have on all their live NICs, both ways: the slowest two of them."""
+    of_rate: dict[Fraction, list[Server]] = {}
+    for server in cluster.servers:
+        rate = nic_rate(server)
+        if rate is not None:
+            of_rate.setdefault(rate, []).append(server)
+    slowest = (sorted(servers, key=lambda s: s.out_rate) for servers in of_rate.values() if len(servers) > 1)
+    return [(a, b) for a, b, *_ in slowest]
+
+
+def pair_s(
+    rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction, alpha: Fraction, per_chunk: Fraction
+) -> Fraction:
+    """The bound at a direct fraction: the smaller of both terms. A bound whatever the fraction."""
+    if not nbytes:
+        return Fraction(0)
+    return min(ports_s(rates, nbytes, direct), waiting_s(rates, nbytes, direct, alpha, per_chunk))
+
+
+def direct_fraction(rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Fraction:
+    """About where both terms meet and the bound is best, from below."""
+    if not nbytes:
+        return Fraction(0)
+    low, high = Fraction(0), Fraction(1)
+    for _ in range(HALVINGS):
+        middle = (low + high) / 2
+        if waiting_s(rates, nbytes, middle, alpha, per_chunk) >= ports_s(rates, nbytes, middle):
+            low = middle
+        else:
+            high = middle
+    return low

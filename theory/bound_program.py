@@ -14,24 +14,52 @@ Only violated cuts are generated. Solve, round to whole numbers, find each rank'
 where a flow falls short; repeat. The solver is HiGHS' interior-point method without crossover. It ends in the middle of
 the optimal face, where far fewer cuts are violated than at a vertex (48 servers, 4 rails: 1 round instead of 32). One
 last solve with crossover gives sparse duals.
+
+What the solver found is rounded to rationals, and both sides are checked exactly (`optcc.theory.certificates`).
+
+HiGHS: Huangfu and Hall, "Parallelizing the dual revised simplex method", Math. Prog. Computation 10, 2018; its
+interior-point method is by Schork and Gondzio (IPX, 2020). It is given the program as it is: cvxpy takes a second or
+two to load, longer than most of these to solve.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import lru_cache
+from typing import Literal
 
+import highspy
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, hstack, vstack
-from scipy.sparse.csgraph import connected_components
+from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from optcc.errors import InfeasibleError, OptccError
-from optcc.theory.collectives import ALLREDUCE, BROADCAST_SIDE, REDUCE_SIDE, CollectiveKind
-from optcc.theory.cuts import view_from
-from optcc.theory.highs import LIMIT_S, maximised
-from optcc.theory.maxflow import COARSE_BITS, FINE_BITS, flow_into
-from optcc.theory.network import Network
+from optcc.errors import OptccError
+from optcc.theory.certificates import (
+    Cut,
+    Dual,
+    Primal,
+    add_up_cuts,
+    check_dual,
+    check_primal,
+    demand_gap,
+    least_left_out,
+    payments,
+    price_list,
+    rooted_network,
+    views_of,
+)
+from optcc.theory.program_network import (
+    ALLREDUCE,
+    BROADCAST_SIDE,
+    REDUCE_SIDE,
+    CollectiveKind,
+    Network,
+    require_connected,
+)
+from optcc.values.bound import DualCut, PrimalFlow, ProgramCertificate, ProgramPrimal
+from optcc.values.cluster import Cluster
 
 MARGINS = (1e-7, 3e-7, 6e-7)
 """Cuts are asked to carry this part of R more than they need, so that after rounding flows of exactly R are still
@@ -40,40 +68,97 @@ where the solver's tolerance has eaten up the one before.
 """
 MAX_ROUNDS = 60
 """After these the program gives up: no cluster of docs/bench-program.md takes more than 2."""
+Floats = NDArray[np.float64]
+LIMIT_S = 60.0
+"""Of one attempt; the largest of docs/bench-program.md takes two seconds."""
+COARSE_BITS, FINE_BITS = 30, 12
+"""Flows of up to 2**(30 + 12): found in steps of 2**12 first, then what that leaves in steps of 1."""
+KEPT = 8
+"""Last certificates that are kept, for other sizes: of a cluster, its fault-free one, and theirs after an event."""
+_WEIGHT_UNIT = 2**40  # dual weights are whole parts of 1 / this
 
 
 class ProgramError(OptccError):
     """The solver failed, or the cuts did not settle."""
 
 
-@dataclass(frozen=True, eq=False)
-class Cut:
-    """r(S) + capacity into S (broadcast) or out of S (reduce) >= R, for a non-empty set S of nodes of a view."""
+def certify(
+    cluster: Cluster, nbytes: int, collective: CollectiveKind = ALLREDUCE, root: str | None = None
+) -> ProgramCertificate:
+    """Solve the program for `cluster`, round both sides, check both exactly, and put the certificate together.
 
-    view: int
-    inside: NDArray[np.bool_]
-    reduce: bool
-
-
-@dataclass(frozen=True, eq=False)
-class Primal:
-    """A way to reach a rate. Integer arrays count in `unit` bytes per second.
-
-    broadcast, reduce : (ways,) capacity of every pair of the way's orbit; roots : (types,) root weight of every rank
-    flows : (view, reduce?) -> (nodes + 1, nodes + 1), followed from the roots (last row) to the view's rank (column 0);
-    for reduce that is backwards
+    `root` names the rank of a broadcast or reduce. Raises InputError for a root that is missing or unknown,
+    InfeasibleError, ProgramError, or CertificateError when the gap is over `LARGEST_GAP`.
     """
+    return replace(_of_a_byte(cluster, collective, root), nbytes=nbytes)
 
-    unit: Fraction
-    broadcast: NDArray[np.int64]
-    reduce: NDArray[np.int64]
-    roots: NDArray[np.int64]
-    flows: dict[tuple[int, bool], NDArray[np.int64]]
+
+@lru_cache(maxsize=KEPT)
+def _of_a_byte(cluster: Cluster, collective: CollectiveKind, root: str | None) -> ProgramCertificate:
+    network, at = rooted_network(cluster, collective, root)
+    solution = BoundProgram(network, collective, at).solve()
+    dual = round_dual(network, solution, collective, at)
+    rate = check_dual(network, dual, collective, at)
+    reached = check_primal(network, solution.primal, collective, at)
+    demand_gap(rate, reached)
+    return ProgramCertificate(
+        rate=rate,
+        reached=reached,
+        nbytes=1,
+        prices=price_list(network, dual, rate),
+        cuts=tuple(
+            DualCut("reduce" if c.reduce else "broadcast", c.view, tuple(np.flatnonzero(c.inside).tolist()), w)
+            for c, w in zip(dual.cuts, dual.weights, strict=True)
+        ),
+        resource_prices=dual.prices,
+        denominator=dual.denominator,
+        collective=collective.name,
+        root=root,
+        primal=_plain(solution.primal),
+    )
+
+
+def _plain(primal: Primal) -> ProgramPrimal:
+    flows = []
+    for (view, reduce), flow in sorted(primal.flows.items()):
+        source, target = np.nonzero(flow)
+        units = flow[source, target]
+        side: Literal["broadcast", "reduce"] = "reduce" if reduce else "broadcast"
+        flows.append(PrimalFlow(side, view, tuple(source.tolist()), tuple(target.tolist()), tuple(units.tolist())))
+    broadcast, reduce_, roots = (tuple(column.tolist()) for column in (primal.broadcast, primal.reduce, primal.roots))
+    return ProgramPrimal(primal.unit, broadcast, reduce_, roots, tuple(flows))
+
+
+def round_dual(network: Network, solution: Solution, collective: CollectiveKind = ALLREDUCE, root: int = 0) -> Dual:
+    """A dual in integers near the solver's, mended so that every condition holds exactly."""
+    if network.resource_reverse is None or len(collective.sides) == 1:
+        cuts, floats, prices = solution.cuts, solution.cut_prices, solution.prices
+    else:  # one set of capacities served both halves: the dual and its mirror image add up to one of twice the size
+        cuts = tuple(Cut(c.view, c.inside, side) for side in (False, True) for c in solution.cuts)
+        floats = np.concatenate([solution.cut_prices, solution.cut_prices])
+        prices = solution.prices + solution.prices[network.resource_reverse]
+    weights = [round(float(y) * _WEIGHT_UNIT) for y in floats]
+    kept = [i for i, w in enumerate(weights) if w > 0]
+    cuts, used = tuple(cuts[i] for i in kept), tuple(weights[i] for i in kept)
+    left_out, costs = add_up_cuts(network, cuts, used)
+    denominator = least_left_out(network, left_out, collective, root)
+    integers = [int(w) for w in np.rint(prices * _WEIGHT_UNIT)]
+    use = network.use.tocsc()
+    short = np.maximum(costs[0], costs[1]) - payments(network, integers)
+    for way in np.flatnonzero(short > 0):
+        mine = slice(use.indptr[way], use.indptr[way + 1])
+        used_by_way = list(zip(use.indices[mine].tolist(), use.data[mine].tolist(), strict=True))
+        cost = max(costs[0][way], costs[1][way])
+        missing = cost - sum(integers[k] * times for k, times in used_by_way)  # an earlier way may have paid already
+        resource, times = used_by_way[0]
+        integers[resource] += max(0, -(-missing // times))
+    scale = denominator.denominator
+    return Dual(cuts, tuple(w * scale for w in used), tuple(i * scale for i in integers), denominator.numerator)
 
 
 @dataclass(frozen=True, eq=False)
 class Solution:
-    """The program's answer: an exact primal, and the floating-point duals that `optcc.theory.certify` makes exact.
+    """The program's answer: an exact primal, and the floating-point duals that `certify` makes exact.
 
     cuts, cut_prices : the generated cuts and their duals; prices : float64 (resources,)
     rounds : how often cuts were added
@@ -107,7 +192,7 @@ class BoundProgram:
     def __init__(self, network: Network, collective: CollectiveKind = ALLREDUCE, root: int = 0) -> None:
         self.network, self.collective, self.root = network, collective, root
         self.weights = collective.weights(network, root)
-        self.views = [view_from(network, t) for t in range(len(network.rank_types))]
+        self.views = views_of(network)
         self.rates = np.array([float(r.rate) for r in network.resources])
         # With rates in and out equal, reduce can be broadcast backwards: one set of capacities serves both.
         self.mirror = network.reverse if len(collective.sides) == 2 else None
@@ -227,14 +312,68 @@ class BoundProgram:
                 there[1:, 0] = 1
             else:
                 there[0, 1:] = 1
-        parts, part = connected_components(there, connection="strong")
-        if parts > 1:
-            smallest = int(np.argmin(np.bincount(part, view.size)))
-            names = sorted({self.network.rank_types[t].name for t in view.node_type[part == smallest]})
-            raise InfeasibleError(
-                "no AllReduce is possible",
-                where=", ".join(names[:4]) + (", ..." if len(names) > 4 else ""),
-                expected="ways both to and from all other ranks",
-                got="none one way",
-                hint="Repair a NIC on a rail that others share, join the rails by a spine, or leave these servers out.",
-            )
+        require_connected(there, [self.network.rank_types[t].name for t in view.node_type], view.size)
+
+
+def maximised(
+    gain: Floats, rows: csr_array, low: Floats, high: Floats, *, vertex: bool
+) -> tuple[Floats, Floats] | None:
+    """(x, the rows' prices) at the most of gain @ x with low <= rows @ x <= high and x >= 0; None if none was found.
+
+    gain : (columns,); rows : (rows, columns); low, high : (rows,), may be infinite; prices : (rows,), of any sign
+    vertex : a vertex of the optimal face, with sparse prices; else the middle of it, by the interior-point method
+    without crossover. Simplex where that ends undecided, as it may with tiny degenerate programs.
+
+    Raises OptccError where HiGHS no longer knows an option.
+    """
+    program = highspy.HighsLp()
+    program.num_row_, program.num_col_ = rows.shape
+    # As a minimum: told to maximise, the interior-point method ends at vertices, up to a tolerance outside (1.15).
+    program.col_cost_ = -gain
+    program.col_lower_, program.col_upper_ = np.zeros(len(gain)), np.full(len(gain), highspy.kHighsInf)
+    program.row_lower_, program.row_upper_ = low, high
+    program.a_matrix_.format_ = highspy.MatrixFormat.kRowwise
+    program.a_matrix_.num_row_, program.a_matrix_.num_col_ = rows.shape
+    program.a_matrix_.start_, program.a_matrix_.index_, program.a_matrix_.value_ = rows.indptr, rows.indices, rows.data
+    for options in ({"solver": "ipm", "run_crossover": "on" if vertex else "off"}, {"solver": "simplex"}):
+        highs = highspy.Highs()
+        for option, value in {"output_flag": False, "time_limit": LIMIT_S, **options}.items():
+            if highs.setOptionValue(option, value) != highspy.HighsStatus.kOk:
+                raise OptccError(f"HiGHS {highs.version()} does not take {option}={value}")
+        highs.passModel(program)
+        highs.run()
+        if highs.getModelStatus() == highspy.HighsModelStatus.kOptimal:
+            found = highs.getSolution()
+            return np.array(found.col_value), np.array(found.row_dual)
+    return None
+
+
+def flow_into(capacity: NDArray[np.int64], supply: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """A maximum flow from the supplies into node 0, and the nodes on node 0's side of the least cut.
+
+    capacity : (nodes, nodes) from row to column; supply : (nodes,), at most 2**42 in all.
+    Returns (flow, inside): flow (nodes + 1, nodes + 1) >= 0 with the supplies as last row; inside (nodes,), the
+    smallest set with that cut.
+    """
+    n = len(capacity)
+    room = np.zeros((n + 1, n + 1), np.int64)
+    room[:n, :n] = capacity
+    room[n, :n] = supply
+    np.fill_diagonal(room, 0)
+    net = _maximum(room >> FINE_BITS) << FINE_BITS
+    while True:
+        # Node 0's side is what can still reach it in the residual graph. While the source is there, more can flow.
+        inside = np.zeros(n + 1, np.bool_)
+        inside[breadth_first_order(csr_array((room - net).T), 0, return_predecessors=False)] = True
+        if not inside[n]:
+            return np.maximum(net, 0), inside[:n]
+        more = _maximum(room - net)
+        if not more.any():
+            raise ArithmeticError("a path was found along which no flow goes")
+        net += more
+
+
+def _maximum(room: NDArray[np.int64]) -> NDArray[np.int64]:
+    """A maximum flow from the last node to the first within min(room, 2**31 - 1), antisymmetric."""
+    limited = csr_array(np.minimum(room, 2**31 - 1).astype(np.int32))
+    return np.asarray(maximum_flow(limited, len(room) - 1, 0).flow.toarray(), np.int64)

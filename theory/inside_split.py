@@ -34,7 +34,7 @@ from optcc.schedule.inside import (
     usable,
     view,
 )
-from optcc.theory.shares import Shares, nested_shares, ring_loads
+from optcc.theory.ring_shares import Shares, nested_shares, ring_loads
 from optcc.values.cluster import Cluster
 
 Column = tuple[Fraction, ...]

@@ -1,0 +1,185 @@
+"""The checks of bounds: against the cluster, exactly, without knowing how the bound was found.
+
+Of a bound with costs, what a server loses is not computed again. A claimed loss stands if no number of chunks with a
+smaller loss can fill the time available. This is tried for every number, chunk by chunk from the last. Proof ids
+chunk-costs, starving-pair.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from optcc.errors import CertificateError
+from optcc.theory.bound_costs import growth, live_rates, nic_rate, outside_ranks, pair_s
+from optcc.theory.bounds import dearest, program_bound
+from optcc.values.bound import (
+    LARGEST_GAP,
+    Bound,
+    BoundWithCosts,
+    CutCosts,
+    FluidCosts,
+    PairCosts,
+    ProgramCertificate,
+    check_certificate,
+    closed_form_s,
+    in_words,
+)
+from optcc.values.cluster import Cluster
+
+
+def check_bound(cluster: Cluster, bound: Bound) -> None:
+    """Raise CertificateError unless every field of `bound` is right for `cluster`, exactly, by what proves it.
+
+    A closed form: the certificate proves `seconds`, and no term of the formula is larger; `fault_free_s` is the formula
+    on the fault-free cluster. The program: the dual proves the rate and the primal that it is reached to `LARGEST_GAP`,
+    here and on the fault-free cluster. `bottleneck` and `prices` must be what follows from the certificate. No solver
+    is used, with one exception: a bound of the program without its primals, as in plan files. For these the program is
+    solved anew, and must agree to `LARGEST_GAP`.
+    """
+    cert = bound.certificate
+    check_seconds(cluster, bound, cert.collective if isinstance(cert, ProgramCertificate) else "allreduce")
+    if isinstance(cert, ProgramCertificate):
+        _check_rest(cluster, bound, cert)
+
+
+def check_seconds(cluster: Cluster, bound: Bound, collective: str = "allreduce") -> None:
+    """Raise CertificateError unless the certificate proves `bound.seconds` for `collective`, exactly, and `bottleneck`
+    says what it says; without a solver.
+
+    Of the program, nothing else is checked: not that no bound is higher, nor `fault_free_s`. A closed form is checked
+    whole.
+    """
+    cert = bound.certificate
+    if isinstance(cert, ProgramCertificate):
+        from optcc.theory.certificates import check_prices
+
+        if len(cluster.ranks) == 1:
+            raise CertificateError("a single rank has no program")
+        check_prices(cluster, cert)
+        _check_words(bound, dearest(cert.prices))
+        if (bound.seconds, bound.nbytes, collective) != (cert.seconds, cert.nbytes, cert.collective):
+            proved = f"{cert.seconds} s for {cert.collective} of {cert.nbytes} bytes"
+            raise CertificateError(f"the bound is {bound.seconds} s, the certificate proves {proved}")
+        return
+    if len(cluster.ranks) > 1 and (cluster.gpu_ranks or not cluster.fabric.flat):
+        raise CertificateError("a closed form is for servers as ranks on one non-blocking fabric")
+    check_certificate(cluster, bound)
+    for name, said, ranks in (
+        ("bound", bound.seconds, cluster.ranks),
+        ("fault-free bound", bound.fault_free_s, cluster.fault_free.ranks),
+    ):
+        if said != (right := closed_form_s(ranks, bound.nbytes)):
+            raise CertificateError(f"the {name} is {said} s, the closed form says {right} s")
+    _check_words(bound, in_words(cluster, cert))
+
+
+def _check_words(bound: Bound, words: str) -> None:
+    if bound.bottleneck != words:
+        raise CertificateError(f"the bottleneck is {bound.bottleneck!r}, the certificate says {words!r}")
+
+
+def _check_rest(cluster: Cluster, bound: Bound, cert: ProgramCertificate) -> None:
+    from optcc.theory.certificates import check_program_certificate
+
+    check_program_certificate(cluster, cert)
+    whole = bound.fault_free
+    if cert.primal is None or whole is None or whole.primal is None:
+        anew = program_bound(cluster, cert.nbytes, cert.collective, cert.root)
+        assert isinstance(anew.certificate, ProgramCertificate)  # as for any two ranks or more
+        _demand_near("rate that is reached", cert.reached, anew.certificate.reached, "B/s")
+        _demand_near("fault-free bound", bound.fault_free_s, anew.fault_free_s, "s")
+        return
+    check_program_certificate(cluster.fault_free, whole)
+    if (whole.nbytes, whole.collective, whole.root) != (cert.nbytes, cert.collective, cert.root):
+        raise CertificateError("the fault-free certificate is for another size, collective or root")
+    if bound.fault_free_s != whole.seconds:
+        raise CertificateError(
+            f"the fault-free bound is {bound.fault_free_s} s, its certificate proves {whole.seconds} s"
+        )
+
+
+def _demand_near(what: str, said: Fraction, found: Fraction, unit: str) -> None:
+    if abs(said - found) > LARGEST_GAP * found:
+        raise CertificateError(f"the {what} is {float(said)} {unit}, solved anew {float(found)} {unit}")
+
+
+def check_bound_with_costs(cluster: Cluster, found: BoundWithCosts) -> None:
+    """Raise CertificateError unless `found` and the bound without costs in it are proved on `cluster`, exactly."""
+    check_bound(cluster, found.bound)
+    if min(found.alpha, found.per_chunk) < 0:
+        raise CertificateError("a cost is negative")
+    cert, collective = found.certificate, getattr(found.bound.certificate, "collective", "allreduce")
+    if not isinstance(cert, FluidCosts) and collective != "allreduce":
+        raise CertificateError(f"a {cert.kind} certificate is about AllReduce alone, not {collective}")
+    if isinstance(cert, CutCosts):
+        proved = _cut_s(cluster, found, cert)
+    elif isinstance(cert, PairCosts):
+        proved = _pair_s(cluster, found, cert)
+    else:
+        base = found.bound.seconds
+        proved = base + found.alpha + found.per_chunk if base else Fraction(0)
+    if found.seconds != proved:
+        raise CertificateError(f"bound is {found.seconds} s, the certificate proves {proved} s")
+    if sum((part.seconds for part in found.parts), Fraction(0)) != found.seconds:
+        raise CertificateError("the parts do not sum to the bound")
+
+
+def _cut_s(cluster: Cluster, found: BoundWithCosts, cert: CutCosts) -> Fraction:
+    """The seconds that the certificate about one server proves."""
+    if not 0 <= cert.server < len(cluster.servers) or len(cluster.servers) < 2:
+        raise CertificateError(f"certificate names server {cert.server}, the cluster has {len(cluster.servers)}")
+    rates, q = live_rates(cluster.servers[cert.server], cert.direction), outside_ranks(cluster, cert.server)
+    if len(cert.losses) != len(rates) or not rates:
+        raise CertificateError(f"certificate has the losses of {len(cert.losses)} NICs, the server has {len(rates)}")
+    others = max(_rate(cluster, r, cert) for r, rank in enumerate(cluster.ranks) if rank.server != cert.server)
+    work = found.bound.nbytes / sum(rates, Fraction(0))
+    span, kept = max(Fraction(0), work - found.alpha / q), 1 - Fraction(1, q)
+    for rate, loss in zip(rates, cert.losses, strict=True):
+        check_loss(loss, span, found.per_chunk, growth(rate, others), kept)
+    lost = sum((r * loss for r, loss in zip(rates, cert.losses, strict=True)), Fraction(0)) / sum(rates, Fraction(0))
+    return found.alpha + found.per_chunk + min(q * work, work + kept * found.alpha) + lost
+
+
+def _rate(cluster: Cluster, rank: int, cert: CutCosts) -> Fraction:
+    """What a rank passes on in that direction, over NICs and NVLink."""
+    own = cluster.ranks[rank]
+    nvlink = cluster.servers[own.server].nvlink_rate if cluster.gpu_ranks else Fraction(0)
+    return (own.out_rate if cert.direction == "out" else own.in_rate) + nvlink
+
+
+def check_loss(loss: Fraction, span: Fraction, per_chunk: Fraction, c: Fraction, kept: Fraction) -> None:
+    """Raise CertificateError if so many chunks fill `span` seconds and lose less than `loss`; arguments in seconds.
+
+    With M chunks (loss - o M) / kept is left after the last of them, c times that and o before it, and so on.
+    """
+    if loss < 0:
+        raise CertificateError(f"a loss of {loss} s")
+    if loss and not (kept and per_chunk):
+        raise CertificateError(f"a loss of {loss} s where chunks cost nothing, or nothing must be passed on")
+    count = 0
+    while per_chunk * count < loss:
+        left = (loss - per_chunk * count) / kept
+        for _ in range(count):
+            left = c * left + per_chunk
+        if left > span:
+            raise CertificateError(f"{count} chunks lose less than {loss} s")
+        count += 1
+
+
+def _pair_s(cluster: Cluster, found: BoundWithCosts, cert: PairCosts) -> Fraction:
+    """The seconds that the certificate about two starving servers proves."""
+    a, b = cert.servers
+    if (
+        cluster.gpu_ranks
+        or len(cluster.servers) < 3
+        or a == b
+        or not 0 <= min(a, b) <= max(a, b) < len(cluster.servers)
+    ):
+        raise CertificateError(f"servers {a} and {b} are not two of three or more ranks")
+    pair = cluster.servers[a], cluster.servers[b]
+    if nic_rate(pair[0]) is None or nic_rate(pair[0]) != nic_rate(pair[1]):
+        raise CertificateError(f"the live NICs of {pair[0].name} and {pair[1].name} are not all of one rate")
+    if not 0 <= cert.direct <= 1:
+        raise CertificateError(f"a direct fraction of {cert.direct}")
+    rates = pair[0].out_rate, pair[1].out_rate
+    return pair_s(rates, found.bound.nbytes, cert.direct, found.alpha, found.per_chunk)
