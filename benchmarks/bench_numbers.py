@@ -34,12 +34,12 @@ import optcc.schedule
 from benchmarks.bench_planner import ALPHA, PER_CHUNK, Case, cluster_of
 from benchmarks.uneven_clusters import uneven
 from optcc.errors import InputError
-from optcc.evaluation.tasks import code
-from optcc.files.journal import Journal
 from optcc.planner.search import slower_s
 from optcc.schedule import effort, tuned
 from optcc.schedule.candidates import Costs
 from optcc.schedule.families import FAMILIES
+from optcc.study.journal import Journal
+from optcc.study.page import code
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_seconds
 
@@ -192,7 +192,7 @@ def main() -> int:
     with ExitStack() as stack:
         kept = None
         if not asked.only:
-            journal: Journal[Times] = Journal(asked.output, "numbers", lambda fields: Times(**fields), code=code())
+            journal: Journal[Times] = Journal(asked.output, "numbers", Times, code=code())
             kept = stack.enter_context(journal)
         lines = tables(names, families, results(tasks, asked.jobs, kept))
         if kept is None:

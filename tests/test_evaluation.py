@@ -15,20 +15,25 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from optcc.evaluation import claims, figures, page, rig, straggler, tables
-from optcc.evaluation.cells import FAULT_FREE, OPTCC, EvaluationCell
-from optcc.evaluation.grid import QUICK, EvaluationGrid
-from optcc.evaluation.rig import Rig
-from optcc.evaluation.studies import Star, StarResult
-from optcc.evaluation.training import TrainingJob
-from tests.evaluations import TINY, outcomes
+from optcc.study import page
+from optcc.study.cells import SweepResult
+from optcc.study.evaluation import OPTCC, Case, EvaluationGrid, bundled
+from optcc.study.journal import Journal
+from optcc.study.page import AS_MEASURED
+from optcc.study.runner import compute
+from optcc.study.training import TrainingJob
+from tests.studied import TINY, outcomes, result, rig_jobs
 
 
 @pytest.fixture(scope="module")
-def made() -> page.Evaluation:
-    counted: list[int] = []
-    evaluation = page.evaluate(TINY, TrainingJob(), jobs=1, command="a test", done=lambda: counted.append(1))
-    assert len(counted) == page.work(TINY)
+def made(tmp_path_factory: pytest.TempPathFactory) -> page.Evaluation:
+    told: list[tuple[int, int]] = []
+    with Journal(tmp_path_factory.mktemp("made") / "x", "evaluation", SweepResult) as journal:
+        evaluation = page.evaluate(
+            TINY, TrainingJob(), jobs=1, command="a test", journal=journal, progress=lambda *done: told.append(done)
+        )
+    assert told[-1] == (TINY.work, TINY.work)
+    assert len(set(told)) == len(told) > 10
     return evaluation
 
 
@@ -110,29 +115,29 @@ def test_every_table_says_what_is_simulated(made: page.Evaluation) -> None:
 
 
 def test_a_range_of_one_figure_is_said_once() -> None:
-    assert claims.spread([0.0262, 0.0258, 0.026]) == "+2.6"
-    assert claims.spread([0.058, -0.026]) == "-2.6 to +5.8"
-    assert claims.spread([]) == "-"
+    assert page.spread([0.0262, 0.0258, 0.026]) == "+2.6"
+    assert page.spread([0.058, -0.026]) == "-2.6 to +5.8"
+    assert page.spread([]) == "-"
 
 
 def test_r2cc_form_is_its_paper_s_figure() -> None:
-    servers, dead = claims.R2CC_CASE
-    cell = EvaluationCell(servers, (dead,), 2**30, "r2cc")
-    assert claims.closed_form(cell, 10**9) == pytest.approx(4 / 7)
-    assert claims.closed_form(cell, 16) == pytest.approx(4 / 7 * 17 / 16)
-    assert "57.1 %" in claims.r2cc_claimed()
+    servers, dead = page.R2CC_CASE
+    cell = Case(servers, (dead,), 2**30, "r2cc")
+    assert page.closed_form(cell, 10**9) == pytest.approx(4 / 7)
+    assert page.closed_form(cell, 16) == pytest.approx(4 / 7 * 17 / 16)
+    assert "57.1 %" in page.r2cc_claimed()
 
 
 def said(results: dict[Any, Any]) -> str:
-    return " ".join(" ".join(claims.words(TINY, results, results).values()).split())
+    return " ".join(" ".join(page.words(TINY, results).values()).split())
 
 
 def changed(scheme: str, time_s: float, per_chunk: Fraction | None = None) -> dict[Any, Any]:
     """TINY's results with another time for a scheme, at one cost of a chunk or at all."""
     results = outcomes()
     for cell, found in results.items():
-        if isinstance(cell, EvaluationCell) and cell.scheme == scheme and per_chunk in (None, cell.per_chunk):
-            results[cell] = replace(found, time_s=time_s)
+        if isinstance(cell, Case) and cell.scheme == scheme and per_chunk in (None, cell.per_chunk):
+            results[cell] = replace(found, simulated_s=time_s)
     return results
 
 
@@ -165,7 +170,7 @@ def test_sentences_follow_the_figures() -> None:
 def test_what_a_half_dead_server_costs_is_computed() -> None:
     assert "1/(P-1)" not in said(outcomes())  # 20 % are not 1/3
     results = outcomes()
-    half = EvaluationCell(4, (4,), TINY.size, OPTCC)
+    half = Case(4, (4,), TINY.size, OPTCC)
     results[half] = replace(results[half], bound_s=4 / 3)
     assert "1/(P-1) of the fault-free time with P servers: 33.3 % with 4" in said(results)
 
@@ -182,46 +187,64 @@ def test_what_a_half_dead_server_costs_is_computed() -> None:
 )
 def test_the_rig_s_sentence_follows_its_figures(time_s: tuple[float, float], words: str) -> None:
     results = outcomes()
-    for per_chunk, mine in zip(TINY.per_chunks, time_s, strict=True):
-        study = Rig(rig.AS_MEASURED, per_chunk)
-        results[study] = replace(results[study], time_s=mine)
-    assert words in claims.rig_said(TINY, results)
+    for key, mine in zip(rig_jobs(), time_s, strict=True):
+        results[key] = replace(results[key], simulated_s=mine)
+    assert words in page.rig_said(TINY, results)
 
 
 def test_the_rig_is_what_its_notes_say() -> None:
     """The bound is 1.25 of the fault-free ring, whose simulated time is that of 2(P-1)/P of the data at the rate."""
-    ring, weak = (Rig(scheme, Fraction(0)).run() for scheme in (FAULT_FREE, "balance"))
+    jobs = [job for cell in TINY.parts["rig"] for job in cell.jobs]
+
+    def run(failed: bool, per_chunk: Fraction, **fields: Any) -> SweepResult:
+        (job,) = {
+            job for job in jobs if bool(job.failures) == failed and job.per_chunk_s == per_chunk
+            and all(getattr(job, name) == value for name, value in fields.items())
+        }  # fmt: skip
+        (found,) = compute(TINY.clusters[job.cluster_id], (job,))
+        return found
+
+    ring = run(False, Fraction(0), segments=None)
+    weak = run(True, Fraction(0), algorithm="balance")
+    assert ring.bound_s
+    assert weak.bound_s
+    assert weak.fault_free_s
     assert ring.time_s == pytest.approx(2 * 4 / 5 * 256 * 2**20 * 8 / 23.5e9, rel=2e-3)
     assert weak.bound_s / weak.fault_free_s == pytest.approx(1.25)
     assert weak.time_s / ring.time_s == pytest.approx(2, rel=2e-3)
-    dear = Rig(rig.AS_MEASURED, Fraction(1, 10**6)).run()
+    dear, ring = (run(hit, Fraction(1, 10**6), segments=256 if hit else None) for hit in (True, False))
+    assert AS_MEASURED.startswith("optcc-published, k = 256")
     assert 1.25 < dear.time_s / ring.time_s < 1.27
 
 
 def test_reconstructed_rows_say_so() -> None:
     """How OptCC's paper treats l below 2 - 1/(P-1) is not known; from there on it is."""
-    assert [tables.reconstructed(8, dead) for dead in (1, 2, 3, 4, 6)] == [True] * 3 + [False] * 2
-    assert not tables.reconstructed(3, 3)  # 8/5 against 3/2
-    lines = straggler.overhead_table(TINY, outcomes())
+    assert [page.reconstructed(8, dead) for dead in (1, 2, 3, 4, 6)] == [True] * 3 + [False] * 2
+    assert not page.reconstructed(3, 3)  # 8/5 against 3/2
+    lines = page.overhead_table(TINY, outcomes())
     named = [line.split(" | ")[1] for line in lines if "our reconstruction" in line]
     assert named == ["8/7"]
     assert sum("optcc-published" in line for line in lines) == 2
-    several = tables.several_table(TINY, outcomes())
-    assert [line for line in several if tables.RECONSTRUCTED_MARK in line] == [several[2]]
+    several = page.several_table(TINY, outcomes())
+    assert [line for line in several if page.RECONSTRUCTED_MARK in line] == [several[2]]
 
 
 def test_every_table_has_time_over_the_bound_with_costs() -> None:
     results = outcomes()
-    assert "| 1.051 |" in straggler.overhead_table(TINY, results)[2]  # 1.209 / 1.15
-    assert "(2.61)" in tables.several_table(TINY, results)[2]  # 3 / 1.15
-    assert "(1.05)" in tables.message_table(TINY, results)[2]
-    assert "| 1.051 |" in tables.rails_table(TINY, results)[2]
-    assert "| 1.024 |" in next(line for line in straggler.rig_table(TINY, results) if "as there" in line)
+    assert "| 1.051 |" in page.overhead_table(TINY, results)[2]  # 1.209 / 1.15
+    assert "(2.61)" in page.several_table(TINY, results)[2]  # 3 / 1.15
+    assert "(1.05)" in page.message_table(TINY, results)[2]
+    assert "| 1.051 |" in page.fabric_table(TINY, results)[2]
+    assert "| 1.024 |" in next(line for line in page.rig_table(TINY, results) if "as there" in line)
 
 
 def test_cited_figures_stand_on_their_own_rows() -> None:
-    both = [Star(p, (Fraction(1, 2),) * k) for p in (8, 16) for k in (2, 4)] + [Star(16, (Fraction(3, 4),))]
-    lines = tables.star_table(replace(TINY, stars=tuple(both)), dict.fromkeys(both, StarResult(1.0, 2.0)))
+    (star,) = TINY.parts["stars"]
+    cases = [(p, k, "1/2") for p in (8, 16) for k in (2, 4)] + [(16, 1, "3/4")]
+    jobs = [replace(star.job, failures=tuple(f"server{i}/nic0={left}" for i in range(k))) for _, k, left in cases]
+    stars = tuple(replace(star, servers=case[0], job=job) for case, job in zip(cases, jobs, strict=True))
+    grid = replace(TINY, parts={**TINY.parts, "stars": stars})
+    lines = page.star_table(grid, {job.key: result(1.0, 1.0) for job in jobs})
     cited = [re.findall(r"1\.\d\d", line.split(" | ")[3]) for line in lines[2:-1]]
     assert cited == [["1.75"], ["1.50"], ["1.88"], ["1.75"], ["1.09", "1.12"]]
     assert [("8 and 16" in line) for line in lines[2:-1]] == [False] * 4 + [True]
@@ -229,9 +252,9 @@ def test_cited_figures_stand_on_their_own_rows() -> None:
 
 def test_figures_mark_the_target_and_the_claims() -> None:
     results = outcomes()
-    names = figures.overhead_figure(TINY, results).legends[0].get_texts()
+    names = page.overhead_figure(TINY, results).legends[0].get_texts()
     assert sum("arXiv" in text.get_text() for text in names) == 2
-    axes = figures.above_figure(TINY, results).axes[1]
+    axes = page.above_figure(TINY, results).axes[1]
     lines = {str(line.get_label()): list(np.ravel(line.get_ydata())) for line in axes.get_lines()}
     assert lines["optcc, 256MiB"] == pytest.approx([0.9])
     assert lines["the best of the others, 256MiB"] == pytest.approx([180])
@@ -259,14 +282,14 @@ def test_command(made: page.Evaluation, tmp_path: Path, monkeypatch: pytest.Monk
         asked.update(how, grid=grid, job=job)
         return made
 
-    monkeypatch.setattr("optcc.evaluation.page.evaluate", evaluate)
+    monkeypatch.setattr("optcc.study.page.evaluate", evaluate)
     out = tmp_path / "new" / "page.md"
     job = ["--mttf", "5h", "--mttf-gpus", "512", "--nic-share", "1/4", "--repair-time", "1h", "--restart", "9min"]
     job += ["--exposed", "0.5", "--step", "2s", "--failover", "3ms"]
     result = CliRunner().invoke(main, ["reproduce", "--quick", "--jobs", "1", *job, "--json", "-o", str(out)])
     assert result.exit_code == 0, result.stderr
     assert asked["job"] == TrainingJob(5 * 3600, 512, 0.25, 3600, 540, 0.5, 2, 0.003)
-    assert (asked["grid"], asked["jobs"]) == (QUICK, 1)
+    assert (asked["grid"], asked["jobs"]) == (bundled("quick.yaml"), 1)
     said = json.loads(result.stdout)
     assert said["simulated"] is True
     assert said["cells"] == 5

@@ -16,7 +16,7 @@ from math import inf
 
 from optcc.diagnose.possible import part_of
 from optcc.discover.topology import listed
-from optcc.evaluation.training import TrainingJob
+from optcc.study.training import TrainingJob
 from optcc.values.cluster import Cluster, Server
 
 DAY_S = 86400.0
@@ -35,7 +35,7 @@ MOST_DRAINED = 4
 
 @dataclass(frozen=True)
 class InterruptionCosts:
-    """What the answer depends on. Defaults and their sources are those of `optcc.evaluation.training`.
+    """What the answer depends on. Defaults and their sources are those of `optcc.study.training`.
 
     step_s : seconds of a fault-free step; exposed : the part of it that is AllReduce not hidden behind computation
     restart_s : seconds lost by one restart, work since the checkpoint included; restarts : how many draining takes
