@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from optcc.cli import main
 from optcc.machine.finding import PartFinding
 from optcc.reports import doctor
-from optcc.reports.doctor_torch import examine_torch
+from optcc.reports.doctor import examine_torch
 
 
 def without(monkeypatch: pytest.MonkeyPatch, *missing: str) -> None:
@@ -61,7 +61,7 @@ def test_a_torch_that_does_not_load_is_told(monkeypatch: pytest.MonkeyPatch) -> 
     def fails(name: str) -> ModuleType:
         raise OSError("libcudart.so.13: cannot open shared object file\nmore")
 
-    monkeypatch.setattr("optcc.reports.doctor_torch.importlib.import_module", fails)
+    monkeypatch.setattr("optcc.reports.doctor.importlib.import_module", fails)
     (found,) = examine_torch()
     assert not found.present
     assert found.seen == "cannot be loaded: OSError: libcudart.so.13: cannot open shared object file"

@@ -68,9 +68,8 @@ def bound(
     With --alpha or --per-chunk also the least time of any schedule of whole chunks that pays these costs.
     """
     from optcc import api
-    from optcc.reports.bound import print_bound, print_repairs, print_together
+    from optcc.reports.bound import print_bound, print_costs, print_repairs, print_together
     from optcc.reports.console import working
-    from optcc.reports.costs import print_costs
     from optcc.theory.bound_file import bound_file
     from optcc.values.bound_json import repairs_json, together_json
 
@@ -132,9 +131,8 @@ def _cluster_to_check(
 
 def _check(file: Path, wanted: Cluster | None, as_json: bool) -> None:
     """Print the bound in `file`, once all of it is checked. CertificateError where it does not hold."""
-    from optcc.reports.bound import print_bound
+    from optcc.reports.bound import print_bound, print_costs
     from optcc.reports.console import working
-    from optcc.reports.costs import print_costs
     from optcc.theory.bound_file import HINT, check_bound_file
     from optcc.values.bound_json import bound_json, costs_json
 

@@ -21,8 +21,7 @@ from optcc.cli.options import (
 def doctor(sysfs: Path | None, as_json: bool) -> None:
     """What of numpy, torch, cupy, libibverbs, devices and rates is here, and what each missing part would give."""
     from optcc.reports.console import working
-    from optcc.reports.doctor import examine, print_doctor
-    from optcc.reports.doctor_torch import examine_torch
+    from optcc.reports.doctor import examine, examine_torch, print_doctor
     from optcc.runtime.compiled.finding import examine_path
     from optcc.runtime.verbs.gpu_paths import examine_gpus
 

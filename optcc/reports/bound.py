@@ -11,6 +11,7 @@ from rich.text import Text
 from optcc.reports.console import percent, plain_table, show
 from optcc.values.bound import Bound, ProgramCertificate
 from optcc.values.bound_json import GBPS
+from optcc.values.bound_with_costs import BoundWithCosts
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_rate, format_seconds, format_size
 
@@ -98,3 +99,16 @@ def _some(servers: Sequence[str]) -> str:
     if len(servers) <= SHOWN_SERVERS:
         return ", ".join(servers)
     return f"{len(servers)} servers ({', '.join(servers[: SHOWN_SERVERS - 1])}, ..., {servers[-1]})"
+
+
+def print_costs(found: BoundWithCosts) -> None:
+    """The bound with costs, how much above the one without, and what it is made of."""
+    table = plain_table()
+    costs = f"{format_seconds(found.alpha)} a hop, {format_seconds(found.per_chunk)} a chunk and port"
+    table.add_row("with costs of", costs)
+    more = Text.assemble((format_seconds(found.seconds), "bold"), f", {format_seconds(found.extra_s)} more")
+    table.add_row("no faster than", more)
+    for part in found.parts:
+        if part.seconds:
+            table.add_row("", f"{format_seconds(part.seconds)} {part.what}")
+    show(table)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from pathlib import Path
 
@@ -14,6 +15,12 @@ from optcc.machine.sysfs import Folder
 from optcc.reports.console import show
 from optcc.values.units import format_rate
 
+_TORCH_GIVES = "optcc.pytorch: plans over torch.distributed, a hook for DDP"
+_TORCH_GET = "make torch (for processors), or the extra `torch` (with CUDA, 6 GB)"
+_TORCH_BACKENDS = (
+    ("gloo", "Gloo", "torch.distributed between processors", "a build of torch with Gloo: make torch"),
+    ("nccl", "NCCL", "torch.distributed between GPUs", "a build of torch with CUDA or ROCm (pip install torch)"),
+)
 _LIBRARIES = (
     ("numpy", "schedules and host buffers; the runtime's only need", "pip install numpy"),
     ("scipy", "sparse matrices under the convex programs", "pip install scipy"),
@@ -109,3 +116,25 @@ def print_doctor(findings: list[PartFinding]) -> None:
     for f in findings:
         if f.get and not f.present:
             show(f"for {f.part}: {f.get}")
+
+
+def examine_torch() -> list[PartFinding]:
+    """torch and its version; where it loads, Gloo and NCCL too, as far as this build has them. Backends are known only
+    to a torch that is loaded, which takes seconds."""
+    if importlib.util.find_spec("torch") is None:
+        return [PartFinding("torch", False, "not installed", _TORCH_GIVES, _TORCH_GET)]
+    try:
+        torch = importlib.import_module("torch")
+        distributed = importlib.import_module("torch.distributed")
+    except Exception as error:  # a library that it misses, or a build for other processors
+        first = (str(error).splitlines() or [""])[0]
+        return [
+            PartFinding(
+                "torch", False, f"cannot be loaded: {type(error).__name__}: {first}", _TORCH_GIVES, "install it anew"
+            )
+        ]
+    found = [PartFinding("torch", True, str(torch.__version__), _TORCH_GIVES)]
+    for name, title, gives, get in _TORCH_BACKENDS:
+        here = distributed.is_available() and getattr(distributed, f"is_{name}_available")()
+        found.append(PartFinding(f"torch {title}", here, "in this build" if here else "not in this build", gives, get))
+    return found
