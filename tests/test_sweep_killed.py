@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing.synchronize
 import signal
 import subprocess
 import sys
@@ -113,18 +112,6 @@ def test_parquet_of_the_same_rows_is_the_same_file(tmp_path: Path) -> None:
     before = out.read_bytes()
     swept(SMALL, "-o", out, *OPTIONS)
     assert out.read_bytes() == before
-
-
-def test_processes_leave_no_semaphores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is made: those that a killed job leaves stay in /dev/shm until the machine is started anew."""
-
-    def made(*_: Any, **__: Any) -> None:
-        raise AssertionError("a semaphore")
-
-    monkeypatch.setattr(multiprocessing.synchronize.SemLock, "__init__", made)
-    with pytest.raises(AssertionError, match="a semaphore"):
-        multiprocessing.get_context("spawn").Lock()  # the control
-    swept(SMALL, "-o", tmp_path / "t.csv", *OPTIONS[:-1], "2")
 
 
 def test_a_journal_on_a_full_disk_keeps_what_it_holds(tmp_path: Path) -> None:

@@ -49,12 +49,7 @@ class SweepJob:
     @cached_property
     def key(self) -> str:
         """Names the job and the version of optcc that does it: a result under this key may stand for it."""
-        named = asdict(self)
-        if self.receivers == STRIPES:
-            del named["receivers"]  # as journals have it that were begun when there was no other kind
-        if not self.best:
-            del named["best"]
-        content = json.dumps([__version__, named], default=str, sort_keys=True)
+        content = json.dumps([__version__, asdict(self)], default=str, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     @property
