@@ -49,6 +49,9 @@ def test_cases_are_what_failures_say() -> None:
     assert case_of(cell) == Case(4, (2, 1), 64 * MIB, OPTCC, staggered=True)
     half = replace(cell, job=replace(cell.job, failures=("server0/nic0=1/2", "server1/nic0=1/2")))
     assert case_of(half) == Case(4, (1, 1), 64 * MIB, OPTCC, left=Fraction(1, 2))
+    for failures in ((), ("server1/nic0=0",)):
+        with pytest.raises(InputError, match="not a case of the page"):
+            case_of(replace(cell, job=replace(cell.job, failures=failures)))
     assert case_of(half).of(FAULT_FREE) == Case(4, (), 64 * MIB, FAULT_FREE)
 
 

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 
 from optcc.discover.yaml_document import YamlDocument
-from optcc.errors import OptccError
+from optcc.errors import InputError, OptccError
 from optcc.study.cells import SweepCell, SweepResult
 from optcc.study.grid import GridFile, Where, grid_of
 from optcc.values.cluster import Cluster
@@ -68,10 +68,13 @@ class Case:
 
 
 def case_of(cell: SweepCell) -> Case:
-    """The case of a row about servers of `NICS` NICs, the first ones of which are hit."""
+    """The case of a row about servers of `NICS` NICs. Raises InputError where others than the first ones are hit."""
     hits = [re.fullmatch(r"server(\d+)/nic(\d+)=(.+)", failure) for failure in cell.job.failures]
     found = [(int(hit[1]), int(hit[2]), Fraction(hit[3])) for hit in hits if hit]
     dead, first = Counter(server for server, _, _ in found), {server: nic for server, nic, _ in reversed(found)}
+    if set(dead) != set(range(max(1, len(dead)))):
+        got = " ".join(cell.job.failures) or "none"
+        raise InputError("not a case of the page", where=cell.topology, expected="the first servers hit", got=got)
     return Case(
         cell.servers, tuple(dead[i] for i in range(len(dead))), cell.job.nbytes, cell.job.algorithm or "",
         any(first.values()), cell.job.per_chunk_s, found[0][2],
