@@ -31,12 +31,12 @@ import optcc.schedule
 from benchmarks.bench_regret import ALPHA, PER_CHUNK, Case, uneven
 from benchmarks.pages import made_with, parser, write
 from optcc.errors import InputError
-from optcc.evaluation.tasks import code
-from optcc.files.journal import Journal
 from optcc.planner.search import slower_s
 from optcc.schedule import tuned
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import Costs
+from optcc.study.journal import Journal
+from optcc.study.page import code
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_seconds
 
@@ -188,7 +188,7 @@ def main() -> int:
     with ExitStack() as stack:
         kept = None
         if not given.only:
-            journal: Journal[Times] = Journal(given.output, "numbers", lambda fields: Times(**fields), code=code())
+            journal: Journal[Times] = Journal(given.output, "numbers", Times, code=code())
             kept = stack.enter_context(journal)
         lines = tables(names, families, results(tasks, given.jobs, kept))
         if kept is None:

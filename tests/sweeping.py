@@ -10,9 +10,9 @@ from click.testing import CliRunner, Result
 
 from optcc import Cluster
 from optcc.cli import main
-from optcc.sweep import execute
-from optcc.sweep.cells import SweepJob
-from optcc.sweep.cells import SweepResult as Done
+from optcc.study import runner
+from optcc.study.cells import SweepJob
+from optcc.study.cells import SweepResult as Done
 
 ROOT = Path(__file__).resolve().parent.parent
 SMALL = "uniform:servers=4,nics=2,rate=400Gb/s"
@@ -62,12 +62,12 @@ def table_alone(folder: Path) -> bytes:
 def counting(monkeypatch: pytest.MonkeyPatch) -> list[SweepJob]:
     """The jobs that were computed, in this process."""
     done: list[SweepJob] = []
-    real = execute.compute
+    real = runner.compute
 
     def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[Done]:
         results = real(cluster, jobs)
         done.extend(jobs)
         return results
 
-    monkeypatch.setattr(execute, "compute", compute)
+    monkeypatch.setattr(runner, "compute", compute)
     return done

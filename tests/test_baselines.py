@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.errors import InputError, VerifyError
-from optcc.evaluation import rivals
-from optcc.evaluation.cells import CellOutcome, EvaluationCell
-from optcc.evaluation.straggler import hops_of
-from optcc.evaluation.straggler import published_form as form_on_the_page
 from optcc.schedule.baselines import BASELINES, OptccPaper, R2cc, optcc_published, r2cc
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import NicSpread, PlainRing, channels
+from optcc.study import rivals
+from optcc.study.cells import SweepResult
+from optcc.study.evaluation import ALPHA, Case
+from optcc.study.page import hops_of
+from optcc.study.page import published_form as form_on_the_page
 from optcc.theory import nested_shares
 from optcc.values.cluster import Cluster, Fabric
 from tests.broken_schedules import with_rows
@@ -523,9 +524,8 @@ def test_recipes_in_channels_travel(name: str) -> None:
     assert (rivals.way_of(recipe), rivals.way_of(striped)) == ("channels", "stripes")
 
 
-def published_form(cell: EvaluationCell, recipe: Any, off: float = 1) -> float:
+def published_form(bound: optcc.Bound, recipe: Any, off: float = 1) -> float:
     """(k+1)/k of the bound, over the fault-free bound, less 1; k on each NIC."""
-    bound = optcc.lower_bound(cell.cluster, cell.nbytes)
     k = off * recipe.segments / (recipe.channels or 1)
     return (1 + 1 / k) * float(bound.seconds / bound.fault_free_s) - 1
 
@@ -533,34 +533,32 @@ def published_form(cell: EvaluationCell, recipe: Any, off: float = 1) -> float:
 @pytest.mark.long
 @pytest.mark.parametrize("dead", [1, 2, 3, 4, 6])
 def test_optcc_as_published_is_near_its_closed_form_where_nothing_costs(dead: int) -> None:
-    cell = EvaluationCell(8, (dead,), 2**30, "optcc-published")
-    recipe = rivals.best(cell.scheme, cell.cluster, cell.nbytes, **FREE)
-    bound = optcc.lower_bound(cell.cluster, cell.nbytes)
+    cluster = straggler(8, dead)
+    recipe = rivals.best("optcc-published", cluster, 2**30, **FREE)
+    bound = optcc.lower_bound(cluster, 2**30)
 
     def overhead(per_chunk: Fraction) -> float:
-        schedule = recipe.lower(cell.cluster, cell.nbytes)
+        schedule = recipe.lower(cluster, 2**30)
         return optcc.simulate(schedule, per_chunk=per_chunk).time_s / float(bound.fault_free_s) - 1
 
-    assert overhead(Fraction(0)) == pytest.approx(published_form(cell, recipe), abs=0.02)
+    assert overhead(Fraction(0)) == pytest.approx(published_form(bound, recipe), abs=0.02)
     # The comparison can fail: for a chunk that costs something, and for another k.
-    assert overhead(Fraction(1, 10**6)) != pytest.approx(published_form(cell, recipe), abs=0.02)
-    assert overhead(Fraction(0)) != pytest.approx(published_form(cell, recipe, 0.02), abs=0.02)
+    assert overhead(Fraction(1, 10**6)) != pytest.approx(published_form(bound, recipe), abs=0.02)
+    assert overhead(Fraction(0)) != pytest.approx(published_form(bound, recipe, 0.02), abs=0.02)
 
 
 @pytest.mark.parametrize("dead", [1, pytest.param(4, marks=pytest.mark.long)])
 def test_optcc_as_published_with_latency_is_near_its_closed_form_and_a_rings_latency(dead: int) -> None:
-    cell = EvaluationCell(16, (dead,), 2**30, "optcc-published", per_chunk=Fraction(0))
-    recipe = rivals.in_stripes(cell.scheme, cell.cluster, 192)
-    bound = optcc.lower_bound(cell.cluster, cell.nbytes)
-    outcome = CellOutcome(
-        optcc.simulate(recipe.lower(cell.cluster, cell.nbytes), alpha=cell.alpha, receivers="packets").time_s,
-        float(bound.seconds), float(bound.fault_free_s), float("nan"), recipe.family, recipe.segments, "stripes",
-    )  # fmt: skip
-    simulated = outcome.time_s / outcome.fault_free_s - 1
+    case, cluster = Case(16, (dead,), 2**30, "optcc-published", per_chunk=Fraction(0)), straggler(16, dead)
+    recipe = rivals.in_stripes(case.scheme, cluster, 192)
+    bound = optcc.lower_bound(cluster, case.nbytes)
+    time_s = optcc.simulate(recipe.lower(cluster, case.nbytes), alpha=ALPHA, receivers="packets").time_s
+    outcome = SweepResult(float(bound.seconds), float(bound.fault_free_s), 0.0, time_s, segments=recipe.segments)
+    simulated = time_s / float(bound.fault_free_s) - 1
     assert hops_of(16) == 30
-    assert abs(simulated - form_on_the_page(cell, {cell: outcome}, hops_of(16))) <= 0.02
+    assert abs(simulated - form_on_the_page(case, {case: outcome}, hops_of(16))) <= 0.02
     # It is the latency that makes the difference.
-    assert simulated - form_on_the_page(cell, {cell: outcome}) > 0.015
+    assert simulated - form_on_the_page(case, {case: outcome}) > 0.015
 
 
 def test_the_best_is_no_slower_than_what_was_tried() -> None:

@@ -302,7 +302,7 @@ def test_what_agrees(expected: str, printed: str, measured: bool, same: bool) ->
 @pytest.mark.parametrize("name", ["timelines", "failover"])
 def test_pictures_show_what_is_simulated_now(name: str, tmp_path: Path) -> None:
     """Their words, figures included; `make docs-pictures` draws them anew."""
-    from optcc.evaluation.figures import save
+    from optcc.study.page import save
     from tools import docs_pictures
 
     def words(picture: Path) -> list[str]:

@@ -9,13 +9,12 @@ from math import exp
 import numpy as np
 import pytest
 
-from optcc.evaluation import tables
-from optcc.evaluation.cells import OPTCC, CellOutcome
-from optcc.evaluation.grid import Fleet
-from optcc.evaluation.training import WEEK_S, TrainingJob
-from optcc.sweep.failures import MonteCarlo
+from optcc.study import page
+from optcc.study.evaluation import OPTCC, Fleet
+from optcc.study.failures import MonteCarlo
+from optcc.study.training import WEEK_S, TrainingJob
 from optcc.values.cluster import Cluster
-from tests.evaluations import TINY, outcomes
+from tests.studied import TINY, outcomes, result
 
 
 def down_share(job: TrainingJob, seed: int, weeks: int) -> list[float]:
@@ -71,7 +70,7 @@ def test_failures_go_with_gpus_and_the_share_of_nics() -> None:
 
 def test_training_rows_are_of_the_whole_week() -> None:
     job = TrainingJob(mttf_gpus=32, nic_share=1.0)
-    rows = [line.split(" | ") for line in tables.training_table(TINY, outcomes(), job)[2:-1]]
+    rows = [line.split(" | ") for line in page.training_table(TINY, outcomes(), job)[2:-1]]
     assert len(rows) == 4
     restart = [row for row in rows if "restart" in row[4]]
     assert restart[0][5] == f"{100 * 68 / (68 + 162):.4f} %"
@@ -81,7 +80,7 @@ def test_training_rows_are_of_the_whole_week() -> None:
     assert bound[8].startswith(f"{6000 * 0.2 * 0.2:.3f} ms")
 
     def lost(failover_s: float) -> list[float]:
-        lines = tables.training_table(TINY, outcomes(), replace(job, failover_s=failover_s))[2:-1]
+        lines = page.training_table(TINY, outcomes(), replace(job, failover_s=failover_s))[2:-1]
         return [float(line.split(" | ")[5].rstrip(" %")) for line in lines]
 
     more = [b - a for a, b in zip(lost(0), lost(60), strict=True)]
@@ -92,9 +91,9 @@ def test_training_rows_are_of_the_whole_week() -> None:
 def test_the_slowest_of_several_allreduces_sets_the_pace() -> None:
     results = outcomes()
     two = TINY.chain(4, OPTCC)[1]
-    results[two] = CellOutcome(1.0, 1.2, 1.0, 1.2)  # two dead NICs cost nothing, one of them 20.9 %
+    results[two] = result(1.0)  # two dead NICs cost nothing, one of them 20.9 %
     job = TrainingJob(mttf_gpus=32, nic_share=1.0)
     grids = [replace(TINY, fleets=(Fleet(gpus, 4),)) for gpus in (32, 33)]
-    tables_of = [tables.training_table(grid, results, job) for grid in grids]
+    tables_of = [page.training_table(grid, results, job) for grid in grids]
     alone, group = (next(row for row in rows if "with optcc" in row).split(" | ") for rows in tables_of)
     assert float(group[5].rstrip(" %")) > 1.5 * float(alone[5].rstrip(" %"))

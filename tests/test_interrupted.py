@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import optcc.api
-import optcc.evaluation.page
+import optcc.study.page
 from optcc.cli import main
 from optcc.errors import InputError
 from optcc.files.writing import check_place
@@ -72,7 +72,7 @@ def _children(parent: int) -> list[int]:
 def test_an_interrupted_evaluation_leaves_the_place_as_it_was(
     before: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(optcc.evaluation.page, "evaluate", interrupted)
+    monkeypatch.setattr(optcc.study.page, "evaluate", interrupted)
     page = tmp_path / "page.md"
     if before is not None:
         page.write_text(before)

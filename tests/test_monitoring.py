@@ -196,7 +196,7 @@ def test_every_panel_has_something_to_show(day: Prometheus) -> None:
 @pytest.mark.prometheus
 def test_the_picture_shows_the_dashboard_as_it_is(day: Prometheus, tmp_path: Path) -> None:
     """Its words, figures included; `python -m tools.dashboard_picture` draws it anew."""
-    from optcc.evaluation.figures import save
+    from optcc.study.page import save
 
     def words(picture: Path) -> list[str]:
         return re.findall(r"<text[^>]*>([^<]*)</text>", picture.read_text())

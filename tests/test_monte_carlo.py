@@ -16,10 +16,10 @@ import optcc
 from optcc import Cluster
 from optcc.schedule.baselines import BASELINES
 from optcc.simulation.simulator import Receivers
-from optcc.sweep.distribution import OverheadSpread
-from optcc.sweep.execute import compute
-from optcc.sweep.failures import MonteCarlo, Renamed, _Alike
-from optcc.sweep.grid import PLACELESS, GridTopology, SweepGrid
+from optcc.study.failures import MonteCarlo, Renamed, _Alike
+from optcc.study.grid import PLACELESS, GridTopology, SweepGrid
+from optcc.study.monte_carlo import OverheadSpread
+from optcc.study.runner import compute
 from tests.effort import examples
 
 WEEK = MonteCarlo(draws=2000, mttf_s=Fraction(9720), repair_s=Fraction(86400), nic_share=Fraction(42, 419))

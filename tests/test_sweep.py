@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from optcc import SimulationError
-from optcc.sweep import execute, table
-from optcc.sweep.cells import COLUMNS
+from optcc.study import runner, table
+from optcc.study.cells import COLUMNS
 from tests.sweeping import GRID, SMALL, call, grid_in, rows_of, swept, table_alone
 
 
@@ -43,7 +43,7 @@ def test_a_dask_cluster_of_two_processes_makes_the_same_table(
 ) -> None:
     swept(grid, "-o", tmp_path / "t.csv", "--dask", dask_address)
     assert (tmp_path / "t.csv").read_bytes() == alone
-    monkeypatch.setattr(execute, "__version__", "another")
+    monkeypatch.setattr(runner, "__version__", "another")
     refused = call(grid, "-o", tmp_path / "u.csv", "--dask", dask_address)
     assert refused.exit_code == 2
     assert "another optcc on the Dask workers" in refused.stderr

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from optcc import InputError
 from optcc.cli import main
-from optcc.sweep.cells import COLUMNS
-from optcc.sweep.grid_file import read_grid
+from optcc.study.cells import COLUMNS
+from optcc.study.grid import read_grid
 from tests.sweeping import ROOT, SMALL, call, grid_in, rows_of, swept
 
 MEASURED = """\

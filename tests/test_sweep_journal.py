@@ -16,12 +16,11 @@ from typing import Any
 import pytest
 
 from optcc import Cluster, InputError
-from optcc.files.journal import journal_path
-from optcc.sweep import cells as cells_module
-from optcc.sweep import execute
-from optcc.sweep.cells import SweepJob, fingerprint
-from optcc.sweep.cells import SweepResult as Done
-from optcc.sweep.journal import sweep_journal
+from optcc.study import cells as cells_module
+from optcc.study import runner
+from optcc.study.cells import SweepJob, fingerprint
+from optcc.study.cells import SweepResult as Done
+from optcc.study.journal import Journal, journal_path
 from tests.dying_worker import die
 from tests.sweeping import GRID, ROOT, SMALL, call, counting, grid_in, rows_of, swept, table_alone
 
@@ -42,7 +41,7 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[SweepJob]:
 
 
 def _interrupt_after(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    real: Callable[..., Any] = execute.compute
+    real: Callable[..., Any] = runner.compute
     left = [groups]
 
     def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[Done]:
@@ -51,7 +50,7 @@ def _interrupt_after(groups: int, monkeypatch: pytest.MonkeyPatch) -> None:
             raise KeyboardInterrupt
         return list(real(cluster, jobs))
 
-    monkeypatch.setattr(execute, "compute", compute)
+    monkeypatch.setattr(runner, "compute", compute)
 
 
 def test_an_interrupted_sweep_goes_on_where_it_was(
@@ -88,7 +87,8 @@ def test_ctrl_c_with_two_processes(tmp_path: Path) -> None:
     ) as process:
         try:
             deadline = time.monotonic() + 150
-            while not journal_path(out).exists() or journal_path(out).read_bytes().count(b"\n") < 3:
+            log = out.with_name(f"{out.name}.journal-wal")  # where SQLite puts rows first
+            while not log.exists() or log.stat().st_size < 16384:
                 assert process.poll() is None
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
@@ -99,9 +99,8 @@ def test_ctrl_c_with_two_processes(tmp_path: Path) -> None:
     assert process.returncode == 130, errors
     assert "Give the same command again" in errors
     assert "Traceback" not in errors
-    with sweep_journal(out) as journal:
+    with Journal(out, "sweep", Done) as journal:
         assert journal.results
-        assert not journal.damaged
     deadline = time.monotonic() + 10
     while _group_lives(process.pid):
         assert time.monotonic() < deadline, "a worker outlives the sweep"
@@ -114,21 +113,6 @@ def _group_lives(group: int) -> bool:
     except ProcessLookupError:
         return False
     return True
-
-
-def test_a_torn_journal(grid: Path, tmp_path: Path, alone: bytes, counted: list[SweepJob]) -> None:
-    out = tmp_path / "t.csv"
-    with pytest.MonkeyPatch.context() as patch:
-        _interrupt_after(5, patch)
-        call(grid, "-o", out, "--jobs", 1)
-    kept = journal_path(out).read_bytes()
-    journal_path(out).write_bytes(kept[:-9])
-    before = len(counted)
-    again = swept(grid, "-o", out, "--jobs", 1)
-    assert "1 damaged lines" in again.stderr
-    assert out.read_bytes() == alone
-    twice = [job for job in counted[before:] if job in counted[:before]]
-    assert twice == [counted[before - 1]]
 
 
 def test_a_journal_of_a_changed_grid_is_used_for_what_fits(grid: Path, tmp_path: Path, counted: list[SweepJob]) -> None:
@@ -155,16 +139,14 @@ def test_another_version_does_everything_again(
     assert set(first) < set(counted[len(first) :])
 
 
-def test_a_journal_from_before_there_were_kinds_of_receivers_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job's key is what it was, unless receivers serve packets."""
-    monkeypatch.setattr(cells_module, "__version__", "0.1.0")
+def test_all_of_a_job_is_in_its_key() -> None:
     micro = Fraction(1, 10**6)
     job = SweepJob("a" * 32, ("server1/nic0=0",), 2**20, 5 * micro, micro, 4, "ring")
-    assert job.key == "6e9ae90f8087c4e98a9d39971c21947f"
-    assert replace(job, receivers="packets").key != job.key
+    others = (replace(job, receivers="packets"), replace(job, best=True), replace(job, segments=5), replace(job))
+    assert [other.key == job.key for other in others] == [False, False, False, True]
 
 
-@pytest.mark.parametrize("content", ["my notes\n", "my notes", '{"optcc-sweep-journal": 99}\n'])
+@pytest.mark.parametrize("content", ["my notes\n", "my notes", "{}\n" * 999])
 def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path, content: str) -> None:
     journal_path(tmp_path / "t.csv").write_text(content, encoding="utf-8")
     refused = call(SMALL, "-o", tmp_path / "t.csv", "--jobs", 1)
@@ -174,15 +156,15 @@ def test_a_file_that_is_no_journal_is_left_alone(tmp_path: Path, content: str) -
 
 
 def test_one_sweep_at_a_time(tmp_path: Path) -> None:
-    with sweep_journal(tmp_path / "t.csv"), pytest.raises(InputError, match="another sweep"):
-        sweep_journal(tmp_path / "t.csv")
-    with sweep_journal(tmp_path / "t.csv"):
+    with Journal(tmp_path / "t.csv", "sweep", Done), pytest.raises(InputError, match="another sweep"):
+        Journal(tmp_path / "t.csv", "sweep", Done)
+    with Journal(tmp_path / "t.csv", "sweep", Done):
         pass
     assert not journal_path(tmp_path / "t.csv").exists()
 
 
 def test_a_worker_that_dies_ends_the_sweep(grid: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(execute, "compute", die)
+    monkeypatch.setattr(runner, "compute", die)
     stopped = call(grid, "-o", tmp_path / "t.csv", "--jobs", 2)
     assert stopped.exit_code == 1
     assert "a worker died" in stopped.stderr
@@ -196,3 +178,13 @@ def test_a_fingerprint_tells_apart_what_a_repr_does_not() -> None:
     built_for_less = replace(hurt[0], pristine=None)
     found = {fingerprint(cluster) for cluster in (whole, *hurt, built_for_less, replace(whole, gpu_ranks=True))}
     assert len(found) == 5
+
+
+def test_what_takes_longer_than_the_limit_is_an_error(grid: Path, tmp_path: Path) -> None:
+    """No process starts within a millisecond."""
+    told = swept(grid, "-o", tmp_path / "t.csv", "--jobs", 2, "--limit", "1ms").stdout
+    impossible = "2 NICs cannot fail: one-server has 1"
+    assert {row["error"] for row in rows_of(tmp_path / "t.csv")} == {"took longer than 0.001 s", impossible}
+    assert "x took longer than 0.001 s" in told
+    refused = call(grid, "-o", tmp_path / "u.csv", "--limit", "0s")
+    assert (refused.exit_code, "--limit" in refused.stderr) == (2, True)

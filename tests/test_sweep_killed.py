@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import multiprocessing.synchronize
-import os
 import signal
 import subprocess
 import sys
@@ -14,9 +11,8 @@ from typing import Any
 import pytest
 
 from optcc.errors import InputError
-from optcc.files.journal import journal_path
-from optcc.sweep.cells import SweepResult
-from optcc.sweep.journal import sweep_journal
+from optcc.study.cells import SweepResult
+from optcc.study.journal import Journal, journal_path
 from tests.sweeping import ROOT, SMALL, call, swept
 
 LIMIT_S = 240
@@ -24,7 +20,7 @@ OPTIONS = ("--size", "1MiB,2MiB", "--fail-count", "0..2", "--quantity", "bound",
 
 KILLED = """\
 import os, signal, sys
-import optcc.cli.sweep, optcc.files.journal, optcc.files.writing, optcc.sweep.execute, optcc.sweep.table
+import optcc.cli.sweep, optcc.files.writing, optcc.study.journal, optcc.study.runner, optcc.study.table
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -36,16 +32,17 @@ def after(where, name):
     call = getattr(where, name)
     setattr(where, name, lambda *args, **kwargs: (call(*args, **kwargs), die()))
 
-def cut(count):
-    "In the middle of the `count`th write of the journal."
-    write, done = optcc.files.journal.Journal._write, []
-    def cut_off(journal, data):
-        done.append(1)
-        if len(done) == count:
-            os.write(journal._file.fileno(), data[: len(data) // 2])
+def within(count):
+    "In the `count`th addition to the journal, before its end."
+    add, done = optcc.study.journal.Journal.add, []
+    class Cut(dict):
+        def items(self):
+            yield from super().items()
             die()
-        write(journal, data)
-    optcc.files.journal.Journal._write = cut_off
+    def cut_off(journal, results):
+        done.append(1)
+        add(journal, Cut(results) if len(done) == count else results)
+    optcc.study.journal.Journal.add = cut_off
 
 exec(sys.argv.pop(1))
 sys.argv[0] = "optcc"
@@ -54,15 +51,15 @@ main()
 """
 
 STEPS = {
-    "with an empty journal": "before(optcc.files.journal.Journal, '_write')",
-    "in the journal's first line": "cut(1)",
-    "in a line of the journal": "cut(4)",
-    "before the table": "before(optcc.sweep.table, 'write_table')",
-    "in the table": "before(optcc.sweep.table.csv.DictWriter, 'writerows')",
+    "with no journal": "before(optcc.study.journal.Journal, '_begin')",
+    "with an empty journal": "before(optcc.study.journal.Journal, 'add')",
+    "in a row of the journal": "within(4)",
+    "before the table": "before(optcc.study.table, 'write_table')",
+    "in the table": "before(optcc.study.table.csv.DictWriter, 'writerows')",
     "before the table has its name": "before(optcc.files.writing.os, 'replace')",
     "when the table has its name": "after(optcc.files.writing.os, 'replace')",
     "before the summary": "before(optcc.cli.sweep, 'emit')",
-    "before the journal goes": "before(optcc.files.journal.Journal, 'remove')",
+    "before the journal goes": "before(optcc.study.journal.Journal, 'remove')",
 }
 
 
@@ -117,47 +114,19 @@ def test_parquet_of_the_same_rows_is_the_same_file(tmp_path: Path) -> None:
     assert out.read_bytes() == before
 
 
-def test_processes_leave_no_semaphores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """None is made: those that a killed job leaves stay in /dev/shm until the machine is started anew."""
-
-    def made(*_: Any, **__: Any) -> None:
-        raise AssertionError("a semaphore")
-
-    monkeypatch.setattr(multiprocessing.synchronize.SemLock, "__init__", made)
-    with pytest.raises(AssertionError, match="a semaphore"):
-        multiprocessing.get_context("spawn").Lock()  # the control
-    swept(SMALL, "-o", tmp_path / "t.csv", *OPTIONS[:-1], "2")
-
-
-class Full:
-    """A disk with so many bytes left, as the journal's file sees it."""
-
-    def __init__(self, file: Any, room: int) -> None:
-        self._file, self.room = file, room
-
-    def write(self, data: bytes) -> int:
-        if not self.room:
-            raise OSError(28, os.strerror(28))
-        fits = min(self.room, len(data))
-        self.room -= fits
-        return int(self._file.write(data[:fits]))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._file, name)
-
-
 def test_a_journal_on_a_full_disk_keeps_what_it_holds(tmp_path: Path) -> None:
+    """Standing in for a disk: the most pages that SQLite may take."""
     out = tmp_path / "t.csv"
-    with sweep_journal(out) as journal:
+    with Journal(out, "sweep", SweepResult) as journal:
         journal.add({"first": SweepResult(1.0)})
-        held = journal_path(out).read_bytes()
-        journal._file = Full(journal._file, 10)  # type: ignore[assignment]
+        journal._rows.execute("PRAGMA max_page_count = 6")
         with pytest.raises(InputError, match="cannot be written") as caught:
-            journal.add({"second": SweepResult(2.0)})
-        assert (caught.value.expected, caught.value.where) == ("room on the disk", str(journal_path(out)))
-        assert journal_path(out).read_bytes() == held
-    with sweep_journal(out) as journal:
-        assert (journal.results, journal.damaged) == ({"first": SweepResult(1.0)}, 0)
+            journal.add({str(n): SweepResult(2.0) for n in range(999)})
+        assert "room on the disk" in str(caught.value.expected)
+        assert caught.value.where == str(journal_path(out))
+        assert journal.results == {"first": SweepResult(1.0)}
+    with Journal(out, "sweep", SweepResult) as journal:
+        assert journal.results == {"first": SweepResult(1.0)}
 
 
 def test_the_command_says_what_is_short_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,18 +138,17 @@ def test_the_command_says_what_is_short_and_goes_on(tmp_path: Path, monkeypatch:
     command = [sys.executable, "-c", KILLED]
     places = ["-o", str(out), *OPTIONS]
     done = subprocess.run(
-        [*command, limit.format(4096 + 500), "sweep", SMALL, *places[:2], "--size", _sizes(40), *places[4:]],
+        [*command, limit.format(60_000), "sweep", SMALL, *places[:2], "--size", _sizes(40), *places[4:]],
         cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False,
     )  # fmt: skip
     assert (done.returncode, out.exists()) == (2, False), done.stderr
     assert "cannot be written" in done.stderr
     assert "ulimit -f" in done.stderr
     assert "Traceback" not in done.stderr
-    lines = journal_path(out).read_text(encoding="utf-8").splitlines()
-    assert len(lines) > 2
-    assert all(json.loads(line) for line in lines)
+    with Journal(out, "sweep", SweepResult) as journal:
+        assert len(journal.results) > 2
     again = swept(SMALL, "-o", out, "--size", _sizes(40), *OPTIONS[2:])
-    assert "damaged" not in again.stderr
+    assert "going on" in again.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["t.csv"]
 
 
@@ -189,10 +157,13 @@ def _sizes(count: int) -> str:
 
 
 def test_a_new_journal_that_cannot_be_begun_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(*_: object) -> None:
-        raise OSError(28, os.strerror(28))
+    begin = Journal._begin
 
-    monkeypatch.setattr("optcc.files.journal.Journal._write", full)
+    def full(journal: Journal[Any], code: str) -> None:
+        journal._rows.execute("PRAGMA max_page_count = 1")
+        begin(journal, code)
+
+    monkeypatch.setattr(Journal, "_begin", full)
     refused = call(SMALL, "-o", tmp_path / "t.csv", *OPTIONS)
     assert refused.exit_code == 2
     assert "room on the disk" in refused.stderr

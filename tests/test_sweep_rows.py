@@ -12,9 +12,9 @@ import pytest
 import optcc
 from optcc import Cluster, Plan, SimulationError
 from optcc.simulation.simulator import Receivers
-from optcc.sweep import execute
-from optcc.sweep.cells import COLUMNS, SweepJob
-from optcc.sweep.failures import Counted
+from optcc.study import runner
+from optcc.study.cells import COLUMNS, SweepJob
+from optcc.study.failures import Counted
 from tests.sweeping import SMALL, counting, rows_of, swept
 
 
@@ -100,7 +100,7 @@ def test_what_cannot_be_done_is_a_row_with_an_error(tmp_path: Path, monkeypatch:
     def fail(*_: object, **__: object) -> None:
         raise SimulationError("no time")
 
-    monkeypatch.setattr(execute, "simulate", fail)
+    monkeypatch.setattr(runner, "simulate", fail)
     result = swept(SMALL, "-o", tmp_path / "u.csv", "--jobs", 1, "--size", "1MiB", "--algorithm", "optcc", "--json")
     (row,) = rows_of(tmp_path / "u.csv")
     assert (row["error"], row["simulated_s"], row["overhead"], bool(row["bound_s"])) == ("no time", "", "", True)

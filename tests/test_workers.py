@@ -39,11 +39,15 @@ def test_results_errors_and_deaths() -> None:
             pool.submit(_die).result()
 
 
-def test_a_process_for_every_task() -> None:
-    with processes(1, fresh=True) as pool:
-        first, second = (pool.submit(os.getpid).result() for _ in range(2))
-    assert first != second
-    assert gone((first, second), within_s=60)
+def test_what_takes_longer_than_the_limit_is_killed() -> None:
+    with processes(1) as pool:
+        first = pool.submit(os.getpid).result()
+    with processes(1, limit_s=60) as pool:
+        assert pool.submit(os.getpid).result() != first
+    with processes(1, limit_s=0.2) as pool:
+        stuck = pool.submit(time.sleep, 3600)
+        with pytest.raises(TimeoutError, match=r"took longer than 0\.2 s"):
+            stuck.result()
 
 
 def test_an_interrupt_gives_up_what_is_under_way() -> None:

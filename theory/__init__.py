@@ -1,6 +1,6 @@
 """What is achievable: bounds, shares, and the convex programs behind them.
 
-Imported by: api, cli, evaluation, planner, schedule, serve.
+Imported by: api, cli, planner, schedule, serve, study.
 Imports: machine, schedule, simulation, values.
 """
 

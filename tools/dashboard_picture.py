@@ -18,7 +18,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from optcc.evaluation.figures import save
+from optcc.study.page import save
 from tools.prometheus import Prometheus, Series, history, program, running
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -16,9 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 import optcc
-from optcc.evaluation.figures import save
 from optcc.simulation.faults import Fault
 from optcc.simulation.timeline import STAGE_COLOURS, STAGE_NAMES
+from optcc.study.page import save
 
 ROOT = Path(__file__).resolve().parent.parent
 RATE = Fraction(50_000_000_000)  # a NIC of 400 Gb/s

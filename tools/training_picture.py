@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from optcc.evaluation.figures import save
+from optcc.study.page import save
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "out" / "training"

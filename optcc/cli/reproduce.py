@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from optcc.cli.options import emit
+from optcc.cli.sweep import progress_bar
 from optcc.files.writing import check_place, is_plain
 
 
@@ -54,14 +55,12 @@ def reproduce(
     The full grid takes about four hours of processor time, the quick one minutes. What is done is kept beside the page
     until it is written: after an interrupt the same command goes on.
     """
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from optcc.errors import InputError
-    from optcc.evaluation.grid import FULL, QUICK
-    from optcc.evaluation.page import evaluate, work, write
-    from optcc.evaluation.tasks import ResultJournal
-    from optcc.evaluation.training import TrainingJob
+    from optcc.study.cells import SweepResult
+    from optcc.study.evaluation import bundled
+    from optcc.study.journal import Journal
+    from optcc.study.page import code, evaluate, write
+    from optcc.study.training import TrainingJob
     from optcc.values.units import parse_fraction, parse_seconds, parse_share
 
     times = {"--mttf": mttf, "--repair-time": repair_time, "--restart": restart, "--step": step}
@@ -84,27 +83,25 @@ def reproduce(
     if is_plain(output):
         raise InputError("several files", where="-o", expected="FILE: its figures go beside it", got=str(output))
     check_place(output, make_folder=True)
-    grid = QUICK if quick else FULL
-    columns = TextColumn("[progress.description]{task.description}"), BarColumn(), MofNCompleteColumn()
-    with ResultJournal(output) as kept:
+    grid = bundled("quick.yaml" if quick else "full.yaml")
+    with Journal(output, "evaluation", SweepResult, code=code()) as kept:
         if kept.results:
             click.echo(f"going on: {len(kept.results)} results are in {kept.path}", err=True)
         try:
-            with Progress(*columns, TimeElapsedColumn(), console=Console(stderr=True)) as progress:
-                bar = progress.add_task("evaluating", total=work(grid))
+            with progress_bar("evaluating") as progress:
                 made = evaluate(
                     grid,
                     job,
                     jobs=jobs or os.cpu_count() or 1,
                     command="optcc reproduce" + (" --quick" if quick else ""),
-                    done=lambda: progress.advance(bar),
-                    kept=kept,
+                    journal=kept,
+                    progress=progress,
                 )
             written = write(made, output)
             kept.remove()
         except KeyboardInterrupt:
             click.echo(
-                f"optcc: interrupted; {len(kept.results)} of {work(grid)} results are kept in {kept.path}. "
+                f"optcc: interrupted; {len(kept.results)} of {grid.work} results are kept in {kept.path}. "
                 "Give the same command again to go on.",
                 err=True,
             )

@@ -15,10 +15,10 @@ from optcc.cli.options import emit
 from optcc.errors import InputError
 
 if TYPE_CHECKING:
-    from optcc.sweep.cells import SweepCell, SweepResult
-    from optcc.sweep.distribution import Distribution
-    from optcc.sweep.execute import Progress
-    from optcc.sweep.grid import SweepGrid
+    from optcc.study.cells import SweepCell, SweepResult
+    from optcc.study.grid import SweepGrid
+    from optcc.study.monte_carlo import Distribution
+    from optcc.study.runner import Progress
 
 # Options that stand for fields of a grid file, and those fields; the rest go by the option's own name.
 _FIELDS = {"size": "sizes", "algorithm": "algorithms", "fail": "nics", "fail_count": "count"}
@@ -37,6 +37,9 @@ _SHOWN_ERRORS = 5
 )
 @click.option("--force", is_flag=True, help="Replace an output that exists.")
 @click.option("--jobs", type=click.IntRange(1, 1024), help="Processes on this machine (default: its cores).")
+@click.option(
+    "--limit", metavar="TIME", help="For a plan and the rows that share it; they then have an error (default: none)."
+)
 @click.option("--dask", metavar="ADDRESS", help="Compute on the Dask cluster of this scheduler, as tcp://host:8786.")
 @click.option(
     "--histogram", type=click.Path(path_type=Path, dir_okay=False), help="Draw Monte Carlo overheads: FILE.svg."
@@ -83,6 +86,7 @@ def sweep(
     output: Path,
     force: bool,
     jobs: int | None,
+    limit: str | None,
     dask: str | None,
     histogram: Path | None,
     as_json: bool,
@@ -93,21 +97,24 @@ def sweep(
     GRID is a grid file (docs/sweeps.md); with a TOPOLOGY the options from --servers on make the grid. A sweep that was
     interrupted goes on where it was when the same command is given again.
     """
-    from optcc.files.journal import journal_path
-    from optcc.sweep.cells import row
-    from optcc.sweep.distribution import distributions
-    from optcc.sweep.execute import run_sweep
-    from optcc.sweep.histogram import check_histogram, write_histogram
-    from optcc.sweep.journal import sweep_journal
-    from optcc.sweep.table import check_output, is_table, write_table
+    from optcc.study.cells import SweepResult, row
+    from optcc.study.journal import Journal, journal_path
+    from optcc.study.monte_carlo import check_histogram, distributions, write_histogram
+    from optcc.study.runner import run
+    from optcc.study.table import check_output, is_table, write_table
+    from optcc.values.units import parse_seconds
 
     check_output(output)
     exists = InputError("it exists", where=str(output), expected="a name that is free", hint="--force replaces it.")
     kept = output.exists() and not force
     if kept and not journal_path(output).exists():
         raise exists
-    if jobs is not None and dask is not None:
-        raise InputError("one or the other", where="--jobs, --dask", expected="not both")
+    for option, own in (("--jobs", jobs), ("--limit", limit)):
+        if own is not None and dask is not None:
+            raise InputError("one or the other", where=f"{option}, --dask", expected="not both")
+    limit_s = None if limit is None else float(parse_seconds(limit, "--limit"))
+    if limit_s == 0:
+        raise InputError("no time", where="--limit", expected="more than 0", got=limit)
     grid = _grid(source, axes)
     for note in grid.notes:
         click.echo(f"note: {note}", err=True)
@@ -118,11 +125,7 @@ def sweep(
             raise InputError("nothing to draw", where="--histogram", expected=expected)
     cells = grid.cells()
     workers = jobs or (len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
-    with sweep_journal(output) as journal:
-        if journal.damaged:
-            click.echo(
-                f"note: {journal.path}: {journal.damaged} damaged lines; what they held is done again.", err=True
-            )
+    with Journal(output, "sweep", SweepResult) as journal:
         # With a journal beside it, it is this sweep's own where the sweep was killed after it had written it.
         if kept and not (_done(cells, journal.results) and is_table(output, (row(c, journal.results) for c in cells))):
             raise exists
@@ -130,8 +133,8 @@ def sweep(
         if reused:
             click.echo(f"going on: {reused} of {len(cells)} rows are in {journal.path}", err=True)
         try:
-            with _progress() as progress:
-                run_sweep(cells, grid.clusters(), journal, workers=workers, dask=dask, progress=progress)
+            with progress_bar("sweep") as progress:
+                run(cells, grid.clusters(), journal, workers=workers, limit_s=limit_s, dask=dask, progress=progress)
             write_table(output, (row(cell, journal.results) for cell in cells))
             found = distributions(grid, cells, journal.results)
             if histogram is not None:
@@ -158,7 +161,7 @@ def sweep(
 
 def _grid(source: str, axes: Mapping[str, Any]) -> SweepGrid:
     """The grid of a file or of options."""
-    from optcc.sweep.grid_file import is_grid, read_grid
+    from optcc.study.grid import is_grid, read_grid
 
     given = {name: value for name, value in axes.items() if value not in (None, ())}
     if not is_grid(source):
@@ -169,9 +172,7 @@ def _grid(source: str, axes: Mapping[str, Any]) -> SweepGrid:
 
 
 def _grid_of_options(source: str, given: Mapping[str, Any]) -> SweepGrid:
-    from optcc.sweep.failure_entry import FailuresEntry
-    from optcc.sweep.grid_file import GridFile, TopologyEntry, grid_of
-    from optcc.sweep.typed import Where
+    from optcc.study.grid import FailuresEntry, GridFile, TopologyEntry, Where, grid_of
 
     typed: dict[str, Any] = {}
     for name, value in given.items():
@@ -206,8 +207,8 @@ def _option(name: str) -> str:
 
 
 @contextmanager
-def _progress() -> Iterator[Progress]:
-    """A progress bar on stderr, where that is a terminal."""
+def progress_bar(name: str) -> Iterator[Progress]:
+    """On stderr, where that is a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -220,11 +221,11 @@ def _progress() -> Iterator[Progress]:
 
     console = Console(stderr=True)
     columns = (
-        TextColumn("sweep"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
+        TextColumn(name), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("left"),
         TimeRemainingColumn(),
     )  # fmt: skip
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("sweep", total=None)
+        task = bar.add_task(name, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 

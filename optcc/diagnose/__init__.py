@@ -5,5 +5,5 @@ their rates, `optcc.diagnose.doubt` other explanations that fit as well. `optcc.
 `optcc.diagnose.keep` whether to keep or to drain a server.
 
 Imported by: cli, communicator, serve.
-Imports: api, discover, evaluation, files, machine, reports, schedule, values.
+Imports: api, discover, files, machine, reports, schedule, study, values.
 """

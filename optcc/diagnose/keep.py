@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING
 from optcc.diagnose.evidence import NicDirections, Observation
 from optcc.discover.topology import listed
 from optcc.errors import InfeasibleError
-from optcc.evaluation.training import TrainingJob
 from optcc.schedule.recipe import Costs
+from optcc.study.training import TrainingJob
 from optcc.values.cluster import Cluster, Server
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ MOST_DRAINED = 4
 
 @dataclass(frozen=True)
 class InterruptionCosts:
-    """What the answer depends on. Defaults and their sources are those of `optcc.evaluation.training`.
+    """What the answer depends on. Defaults and their sources are those of `optcc.study.training`.
 
     step_s : seconds of a fault-free step; exposed : the part of it that is AllReduce not hidden behind computation
     restart_s : seconds lost by one restart, work since the checkpoint included; restarts : how many draining takes

@@ -1,5 +1,5 @@
 """Reading with bounds and without waits; writing whole files or none; journals; the files that come with optcc.
 
-Imported by: cli, diagnose, discover, evaluation, export, machine, plans, reports, simulation, sweep.
+Imported by: cli, diagnose, discover, export, machine, plans, reports, simulation, study.
 Imports: nothing.
 """

@@ -23,13 +23,14 @@ END_S = 10.0
 
 
 @contextmanager
-def processes(workers: int, *, fresh: bool = False) -> Iterator[Executor]:
+def processes(workers: int, *, limit_s: float | None = None) -> Iterator[Executor]:
     """A pool of `workers`; whatever they are in the middle of when an error or an interrupt comes is given up.
 
-    fresh : a process for every task
-    A task's future raises what the task does, or BrokenProcessPool where its process dies.
+    limit_s : seconds that a task may take
+    A task's future raises what the task does, BrokenProcessPool where its process dies, or TimeoutError where it is
+    killed at the limit.
     """
-    pool = _Pool(workers, fresh)
+    pool = _Pool(workers, limit_s)
     try:
         yield pool
     except BaseException:
@@ -44,8 +45,8 @@ class _Pool(Executor):
     """A thread for each process hands tasks over by a pipe. The standard library's pool has named semaphores, which
     stay in /dev/shm when all of a job's processes are killed at once; pipes go with the processes that hold them."""
 
-    def __init__(self, workers: int, fresh: bool) -> None:
-        self._fresh = fresh
+    def __init__(self, workers: int, limit_s: float | None) -> None:
+        self._limit_s = limit_s
         self._threads = ThreadPoolExecutor(workers)
         self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
         self._all = [_Worker() for _ in range(workers)]
@@ -58,10 +59,8 @@ class _Pool(Executor):
     def _do(self, task: tuple[Any, ...]) -> Any:
         worker = self._idle.get_nowait()  # there are as many threads
         try:
-            return worker.do(task)
+            return worker.do(task, self._limit_s)
         finally:
-            if self._fresh:
-                worker.end()
             self._idle.put(worker)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
@@ -83,11 +82,16 @@ class _Worker:
         self._pipe: Connection | None = None
         self._over = False
 
-    def do(self, task: tuple[Any, ...]) -> Any:
+    def do(self, task: tuple[Any, ...], limit_s: float | None) -> Any:
         pipe = self._pipe or self._start()
         try:
             pipe.send(task)
+            if not pipe.poll(limit_s):
+                self.end()
+                raise TimeoutError(f"took longer than {limit_s:g} s")
             done, value = pipe.recv()
+        except TimeoutError:
+            raise
         except (EOFError, OSError):
             self.end()
             raise BrokenProcessPool("a process of the pool died") from None

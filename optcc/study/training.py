@@ -2,7 +2,7 @@
 
 Model: a job of `mttf_gpus` GPUs is interrupted by any cause once every `mttf_s`; the share `nic_share` of that are lost
 NICs, one per GPU, and NICs fail alike in any job. So NICs fail at rate nic_share / mttf_s x gpus / mttf_gpus in a job
-of `gpus` GPUs, as in the Monte Carlo of `optcc.sweep.failures`. At a failure the job either restarts from a checkpoint,
+of `gpus` GPUs, as in the Monte Carlo of `optcc.study.failures`. At a failure the job either restarts from a checkpoint,
 which loses `restart_s` seconds, or goes on. Then it stops for `failover_s`, until all flows have left the NIC, and has
 a slower AllReduce until the NIC is replaced `repair_s` later. Failures are a Poisson process and repairs are
 independent (M/G/infinity). So the number of NICs down at a time is Poisson with mean repair x rate, whatever the

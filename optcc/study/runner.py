@@ -1,4 +1,4 @@
-"""Does a sweep's jobs: in this process, on the local cores, or on an existing Dask cluster.
+"""Does a grid's jobs: in this process, on the local cores, or on an existing Dask cluster.
 
 Results do not depend on where or in what order jobs are done: each is a function of its `SweepJob` alone.
 """
@@ -16,12 +16,13 @@ from typing import Any
 from optcc import __version__, api
 from optcc.discover import apply_failures
 from optcc.errors import InputError, OptccError
-from optcc.files.journal import Journal
 from optcc.machine.workers import processes
 from optcc.planner.search import baseline
 from optcc.plans.plan import Plan
 from optcc.simulation.simulator import simulate
-from optcc.sweep.cells import REFERENCE, SweepCell, SweepJob, SweepResult, groups
+from optcc.study import rivals
+from optcc.study.cells import REFERENCE, SweepCell, SweepJob, SweepResult, groups
+from optcc.study.journal import Journal
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
 
@@ -50,7 +51,9 @@ def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
     try:
         hurt = apply_failures(cluster, job.failures)
         if job.algorithm is None:
-            return [_bounded(api.lower_bound(hurt, job.nbytes))]
+            return [_bounded(hurt, api.lower_bound(hurt, job.nbytes), job)]
+        if job.best and job.algorithm != "optcc" and job.segments is None:
+            return [_at_best(hurt, job)]
     except OptccError as error:
         return [SweepResult(error=str(error))] * len(jobs)
     try:
@@ -61,13 +64,32 @@ def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
     return [_simulated(plan, job) for job in jobs]
 
 
-def _bounded(bound: Bound) -> SweepResult:
-    return SweepResult(float(bound.seconds), float(bound.fault_free_s), float(bound.overhead))
+def _bounded(cluster: Cluster, bound: Bound, job: SweepJob) -> SweepResult:
+    found = SweepResult(float(bound.seconds), float(bound.fault_free_s), float(bound.overhead))
+    if job.receivers != "packets":
+        return found
+    least = api.lower_bound_with_costs(cluster, job.nbytes, alpha=job.alpha_s, per_chunk=job.per_chunk_s)
+    return replace(found, with_costs_s=float(least.seconds))
+
+
+def _at_best(cluster: Cluster, job: SweepJob) -> SweepResult:
+    """A baseline in the way and with the segments that suit it best, without a plan of ours."""
+    assert job.algorithm is not None
+    result = _bounded(cluster, api.lower_bound(cluster, job.nbytes), job)
+    alpha, per_chunk = job.alpha_s, job.per_chunk_s
+    try:
+        recipe = rivals.best(job.algorithm, cluster, job.nbytes, alpha=alpha, per_chunk=per_chunk)
+        schedule = recipe.lower(cluster, job.nbytes)
+        time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers=job.receivers).time_s
+    except OptccError as error:
+        return replace(result, error=str(error))
+    way = rivals.way_of(recipe)
+    return replace(result, simulated_s=time_s, family=recipe.family, segments=recipe.segments, way=way)
 
 
 def _simulated(plan: Plan, job: SweepJob) -> SweepResult:
     assert job.algorithm is not None
-    result = _bounded(plan.bound)
+    result = _bounded(plan.cluster, plan.bound, job)
     try:
         # What only repairs is the ring where nothing has failed.
         whole = not job.failures and job.algorithm != "optcc" and not plan.bound.overhead
@@ -78,28 +100,33 @@ def _simulated(plan: Plan, job: SweepJob) -> SweepResult:
         time_s = simulate(schedule, alpha=job.alpha_s, per_chunk=job.per_chunk_s, receivers=job.receivers).time_s
     except OptccError as error:
         return replace(result, error=str(error))
-    return replace(result, simulated_s=time_s, family=chosen.recipe.family, segments=chosen.recipe.segments)
+    fluid_s = float(plan.fluid_s) if job.algorithm == "optcc" else None
+    recipe = chosen.recipe
+    return replace(result, simulated_s=time_s, family=recipe.family, segments=recipe.segments, fluid_s=fluid_s)
 
 
-def run_sweep(
+def run(
     cells: tuple[SweepCell, ...],
     clusters: Mapping[str, Cluster],
     journal: Journal[SweepResult],
     *,
     workers: int = 1,
+    limit_s: float | None = None,
     dask: str | None = None,
     progress: Progress | None = None,
 ) -> None:
     """Do every job of `cells` that `journal` does not hold, and put its result there.
 
-    clusters : by the `cluster_id` of jobs; workers : local processes, 1 for this one; dask : a scheduler's address
+    clusters : by the `cluster_id` of jobs; workers : local processes, 1 for this one if there is no limit
+    limit_s : seconds for jobs that share a plan; a process that takes longer ends, and they have an error
+    dask : a scheduler's address
     Raises OptccError when a worker dies. What is done is in the journal whenever and however this ends.
     """
     todo = groups(cells, journal.results)
     if not todo:
         return
     done, total = 0, sum(map(len, todo))
-    with _pool(min(workers, len(todo)), dask) as pool:
+    with _pool(min(workers, len(todo)), limit_s, dask) as pool:
         waiting = iter(todo)
         running: dict[Future[list[SweepResult]], tuple[SweepJob, ...]] = {}
         try:
@@ -111,7 +138,7 @@ def run_sweep(
                 if not running:
                     return
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
-                    journal.add(_by_key(running[future], future.result()))
+                    journal.add(_by_key(running[future], _result(future, running[future])))
                     done += len(running.pop(future))
                     if progress:
                         progress(done, total)
@@ -121,6 +148,13 @@ def run_sweep(
             if isinstance(error, pool.death):
                 raise OptccError(DIED) from None
             raise
+
+
+def _result(future: Future[list[SweepResult]], jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
+    try:
+        return future.result()
+    except TimeoutError as error:
+        return [SweepResult(error=str(error))] * len(jobs)
 
 
 def _keep(running: Mapping[Future[list[SweepResult]], tuple[SweepJob, ...]], journal: Journal[SweepResult]) -> None:
@@ -159,14 +193,14 @@ class _Here(Executor):
 
 
 @contextmanager
-def _pool(workers: int, dask: str | None) -> Iterator[_JobPool]:
+def _pool(workers: int, limit_s: float | None, dask: str | None) -> Iterator[_JobPool]:
     if dask is not None:
         with _dask(dask) as pool:
             yield pool
-    elif workers == 1:
+    elif workers == 1 and limit_s is None:
         yield _JobPool(_Here(), 1)
     else:
-        with processes(workers) as executor:
+        with processes(workers, limit_s=limit_s) as executor:
             yield _JobPool(executor, 2 * workers, (BrokenProcessPool,))
 
 

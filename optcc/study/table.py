@@ -12,7 +12,7 @@ from typing import BinaryIO
 
 from optcc.errors import InputError
 from optcc.files.writing import check_place, refusing, written
-from optcc.sweep.cells import COLUMNS, Row
+from optcc.study.cells import COLUMNS, Row
 
 BATCH = 50_000
 """Rows of one Parquet row group; so many are in memory at a time."""

@@ -1,4 +1,4 @@
-"""Rivals as the evaluation runs them: each in the way of using NICs, and with the segments, that suit it best."""
+"""Baselines at their best: each in the way of using NICs, and with the segments, that suit it best."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def best(name: str, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk
     ways = [in_stripes]
     alike = len({(nic.out_rate, nic.in_rate) for server in cluster.servers for nic in server.nics}) == 1
     # Where all NICs are alike, each meets its like in either way, and costs the same.
-    if name != "hot-repair" and not (name == "balance" and alike):
+    if name not in ("hot-repair", "ring") and not (name == "balance" and alike):
         ways.append(in_channels)
     tried: list[tuple[float, Recipe]] = []
     for make in ways:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
@@ -32,6 +33,7 @@ class SweepJob:
     cluster_id : fingerprint of the cluster before the failures
     failures : ``SERVER/NIC=FRACTION_LEFT`` each
     algorithm : as `Plan.baseline` takes it; None for the bound alone
+    best : a baseline without `segments` is run as `optcc.study.rivals.best` chooses it
     """
 
     cluster_id: str
@@ -42,14 +44,12 @@ class SweepJob:
     segments: int | None = None
     algorithm: str | None = None
     receivers: Receivers = STRIPES
+    best: bool = False
 
     @cached_property
     def key(self) -> str:
         """Names the job and the version of optcc that does it: a result under this key may stand for it."""
-        named = asdict(self)
-        if self.receivers == STRIPES:
-            del named["receivers"]  # as journals have it that were begun when there was no other kind
-        content = json.dumps([__version__, named], default=str, sort_keys=True)
+        content = json.dumps([__version__, asdict(self)], default=str, sort_keys=True)
         return hashlib.sha256(content.encode()).hexdigest()[:32]
 
     @property
@@ -60,7 +60,12 @@ class SweepJob:
 
 @dataclass(frozen=True)
 class SweepResult:
-    """What a job gave; None for what could not be computed, and `error` says why. Seconds; times are simulated."""
+    """What a job gave; None for what could not be computed, and `error` says why. Seconds; times are simulated.
+
+    with_costs_s : the bound at the job's costs, where receivers serve packets
+    fluid_s : of our own plans: the schedule's busiest resource, without costs
+    way : of a baseline at its best: channels or stripes
+    """
 
     bound_s: float | None = None
     fault_free_s: float | None = None
@@ -69,6 +74,19 @@ class SweepResult:
     family: str | None = None
     segments: int | None = None
     error: str | None = None
+    with_costs_s: float | None = None
+    fluid_s: float | None = None
+    way: str = ""
+
+    @property
+    def time_s(self) -> float:
+        """Simulated seconds; nan where the scheme has none."""
+        return math.nan if self.simulated_s is None else self.simulated_s
+
+    @property
+    def over_bound(self) -> float:
+        """Simulated time over the bound with costs; nan where either is missing."""
+        return self.time_s / (self.with_costs_s or math.nan)
 
 
 @dataclass(frozen=True)
@@ -93,6 +111,11 @@ class SweepCell:
         if self.impossible:
             return ()
         return (self.job, self.job.reference) if self.job.reference else (self.job,)
+
+    def weight(self, job: SweepJob) -> float:
+        """About how long one of its jobs takes beside others: what does not fit the end of a run begins first."""
+        depth = math.sqrt(job.nbytes) / (1 + float(job.per_chunk_s) / 1e-7)
+        return self.servers**2 * depth * (1 if job.algorithm in ("optcc", "optcc-published", "r2cc") else 0.1)
 
     def done(self, results: Mapping[str, SweepResult]) -> bool:
         """Whether `results`, by `SweepJob.key`, hold all that the row needs."""
@@ -149,11 +172,11 @@ def _less_one(ratio: float | None) -> float | None:
 
 
 def groups(cells: Iterable[SweepCell], done: Mapping[str, SweepResult]) -> list[tuple[SweepJob, ...]]:
-    """The jobs that are not `done`, in order of first need; those that differ in the algorithm only share a plan and
-    stand together."""
-    found: dict[SweepJob, dict[SweepJob, None]] = {}
+    """The jobs that are not `done`, those that take longest first; those that differ in the algorithm only share a plan
+    and stand together, but for baselines at their best, which need none."""
+    found: dict[SweepJob, dict[SweepJob, float]] = {}
     for cell in cells:
         for job in cell.jobs:
             if job.key not in done:
-                found.setdefault(replace(job, algorithm=None), {})[job] = None
-    return [tuple(jobs) for jobs in found.values()]
+                found.setdefault(job if job.best else replace(job, algorithm=None), {})[job] = cell.weight(job)
+    return [tuple(jobs) for jobs in sorted(found.values(), key=lambda jobs: -max(jobs.values()))]
