@@ -16,7 +16,7 @@ import pytest
 from optcc.errors import InputError
 from optcc.planner.standby.background import MemoryLimitError
 from optcc.schedule import assemble
-from optcc.serve import work
+from optcc.serve import planning
 from optcc.serve.planning import TRANSFER_BYTES, plan_text
 from optcc.serve.requests import PlanRequest, ReplyError, ServeSettings
 from optcc.serve.service import ThreadLane, Workers
@@ -115,9 +115,9 @@ def test_the_number_of_transfers_is_what_is_lowered(monkeypatch: pytest.MonkeyPa
 
 def test_a_plan_file_longer_than_a_reply_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
     length = len(plan_text(request(3))[0])
-    monkeypatch.setattr(work, "MAX_REPLY", length)
+    monkeypatch.setattr(planning, "MAX_REPLY", length)
     plan_text(request(3))
-    monkeypatch.setattr(work, "MAX_REPLY", length - 1)
+    monkeypatch.setattr(planning, "MAX_REPLY", length - 1)
     with pytest.raises(InputError, match="too large a plan"):
         plan_text(request(3))
 
