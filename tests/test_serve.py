@@ -148,7 +148,8 @@ def test_the_client_in_c(service: Service, tmp_path: Path) -> None:
 
 def test_sigterm_finishes_what_is_in_hand(tmp_path: Path) -> None:
     path = tmp_path / "socket"
-    service = start("--unix", str(path), "--drain", "200s", "--concurrent", "1", log=tmp_path / "log")
+    limits = ("--drain", "200s", "--request-limit", "200s", "--concurrent", "1")
+    service = start("--unix", str(path), *limits, log=tmp_path / "log")
     some_time = "uniform:servers=24,nics=8,rate=400Gb/s"
     replies = in_hand(service, {"topology": some_time, "alpha": "5us", "per_chunk": "1us"})
     assert service.stop(limit_s=200) == 0

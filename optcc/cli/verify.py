@@ -6,11 +6,7 @@ from pathlib import Path
 
 import click
 
-from optcc.cli.options import (
-    algorithm_option,
-    emit,
-    json_option,
-)
+from optcc.cli.options import algorithm_option, emit, json_option
 
 
 @click.command()
