@@ -16,9 +16,8 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cached_property
-from threading import Lock
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 from optcc.errors import InfeasibleError, InputError
 from optcc.planner import search
@@ -296,95 +295,6 @@ class Table:
             self._entries.popitem(last=False)
 
 
-# Which plan the present shape gets: from the table, in closed form, carried over from the one before, or solved now.
-#
-# What depends on which NIC failed is put in here, in closed form; nothing is simulated or lowered unless a shape has
-# to be solved.
-
-
-class Decisions:
-    """Plans of states, and the table of what was decided.
-
-    sizes : bytes per rank; lock : held around every use of the table
-    compute : runs the whole planner, such as `Background.compute`
-    """
-
-    def __init__(
-        self, sizes: tuple[int, ...], costs: Costs, table: Table, lock: Lock, compute: Callable[..., Any]
-    ) -> None:
-        self._sizes, self._costs, self._table, self._lock, self._compute = sizes, costs, table, lock, compute
-
-    def plan(self, now: State, size: int, fault_free_s: Fraction, before: Recipe | None) -> tuple[Plan, Basis]:
-        """The plan of state `now`; `before` is what the last state had. Raises InfeasibleError where a server is cut
-        off."""
-        cluster, counts = now.cluster, now.counts
-        with self._lock:
-            entry = self._table.get(now.key)
-        if counts is None and entry is not None:
-            return self._whole(now, size, entry)
-        bound = lower_bound(cluster, size) if counts is None else counts.bound(cluster, size, fault_free_s)
-        for recipe, basis in self._offers(now, bound, entry, before):
-            # Whether it fits is about which NICs are dead; a shape only counts them.
-            if recipe is not None and recipe.fits(cluster):
-                return Plan(cluster, bound, recipe), basis
-        return self._whole(now, size, None)
-
-    def _offers(
-        self, now: State, bound: Bound, entry: Entry | None, before: Recipe | None
-    ) -> Iterator[tuple[Recipe | None, Basis]]:
-        """What needs no planning now, the best first."""
-        cluster, counts = now.cluster, now.counts
-        if counts is not None and self._at_bound(counts, bound, NEARLY - 1 if entry is None else LARGEST_GAP):
-            depth = default_segments(bound.nbytes, counts.ranks)
-            yield rings_in_order(counts.order, counts.shares(), depth), Basis.CLOSED_FORM
-        if entry is not None:
-            yield entry.recipe(bound.nbytes, counts) if entry.plans else None, Basis.PREPARED
-        elif counts is None or not self.free:
-            if before is not None and counts is not None:
-                yield before.like(cluster, bound, self._costs, counts), Basis.NEAREST
-            for family in FAMILIES.values():
-                yield family.at_once(cluster, bound, self._costs), Basis.NEAREST
-
-    def _whole(self, now: State, size: int, entry: Entry | None) -> tuple[Plan, Basis]:
-        """By the table, or by the whole planner."""
-        basis = Basis.PREPARED if entry is not None else Basis.SOLVED
-        if entry is None:
-            entry = self.decide(now, urgent=True)
-        if size not in entry.plans:
-            lower_bound(now.cluster, size)  # which says who is cut off
-            raise InfeasibleError("no AllReduce is possible", where="cluster", expected="one that has a schedule")
-        # The key tells rates, not the way they came about: `pristine` is the planner's own.
-        return replace(entry.plans[size], cluster=now.cluster), basis
-
-    @property
-    def free(self) -> bool:
-        """Neither latency nor chunk costs: fluid times decide, and deeper is never slower."""
-        return not self._costs.alpha and not self._costs.per_chunk
-
-    def _at_bound(self, counts: GroupCounts, bound: Bound, gap: Fraction) -> bool:
-        """Whether nested rings are what the planner takes without trying anything (`optcc.planner.search.choose`)."""
-        return self.free and counts.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
-
-    def missing(self, now: State) -> bool:
-        """Whether the planner has yet to run for this shape."""
-        if now.counts is not None:
-            if not now.possible:
-                return False
-            bound = now.counts.bound(now.cluster, self._sizes[0], Fraction(0))
-            if self._at_bound(now.counts, bound, LARGEST_GAP):
-                return False
-        with self._lock:
-            return now.key not in self._table
-
-    def decide(self, now: State, *, urgent: bool = False) -> Entry:
-        """Run the whole planner for this shape, and keep what it gives."""
-        task = (now.cluster, self._sizes, self._costs.alpha, self._costs.per_chunk)
-        entry = Entry(self._compute(solve, *task, urgent=urgent), now.counts)
-        with self._lock:
-            self._table.put(now.key, entry)
-        return entry
-
-
 def solve(cluster: Cluster, sizes: Sequence[int], alpha: Fraction, per_chunk: Fraction) -> dict[int, Plan]:
     """The best plan for each size in bytes; nothing where no AllReduce is possible. Another process can run it."""
     found = dict[int, Plan]()
@@ -453,16 +363,14 @@ class Planner:
         self._wanted: tuple[State | None, list[State]] = (None, [])
         self._failed: set[Hashable] = set()  # shapes that could not be decided since the last event
         self._background = Background(self._step, background, limit_s, urgent)
-        self._decisions = Decisions(
-            self.sizes, Costs(self.alpha, self.per_chunk), self._table, self._lock, self._background.compute
-        )
+        self._costs = Costs(self.alpha, self.per_chunk)
         servers = (*cluster.servers, *cluster.fault_free.servers)
         even = all(nic.out_rate == nic.in_rate for server in servers for nic in server.nics)
         # Whatever fails: rings at the bound.
-        self._settled = self._decisions.free and self._now.counts is not None and even
+        self._settled = self._free and self._now.counts is not None and even
         self._fault_free_s = [lower_bound(cluster.fault_free, size).seconds for size in self.sizes]
-        if self._decisions.missing(self._now):
-            self._decisions.decide(self._now, urgent=True)
+        if self._missing(self._now):
+            self._decide(self._now, urgent=True)
         self._answer = self._answer_to(self._now, time.perf_counter(), {})
         self._wake()
 
@@ -560,10 +468,83 @@ class Planner:
         bases: set[Basis] = set()
         for size, fault_free_s in zip(self.sizes, self._fault_free_s, strict=True):
             last = before[size].recipe if before else None
-            plans[size], basis = self._decisions.plan(now, size, fault_free_s, last)
+            plans[size], basis = self._decided(now, size, fault_free_s, last)
             bases.add(basis)
         worst = max(bases, key=list(Basis).index)
         return Replanned(now.events, now.cluster, plans, worst, time.perf_counter() - start)
+
+    # Decisions: from the table, in closed form, carried over from the state before, or solved now. What depends on
+    # which NIC failed is put in here, in closed form; nothing is simulated or lowered unless a shape has to be solved.
+
+    def _decided(self, now: State, size: int, fault_free_s: Fraction, before: Recipe | None) -> tuple[Plan, Basis]:
+        """The plan of state `now`; `before` is what the last state had. Raises InfeasibleError where a server is cut
+        off."""
+        cluster, counts = now.cluster, now.counts
+        with self._lock:
+            entry = self._table.get(now.key)
+        if counts is None and entry is not None:
+            return self._whole(now, size, entry)
+        bound = lower_bound(cluster, size) if counts is None else counts.bound(cluster, size, fault_free_s)
+        for recipe, basis in self._offers(now, bound, entry, before):
+            # Whether it fits is about which NICs are dead; a shape only counts them.
+            if recipe is not None and recipe.fits(cluster):
+                return Plan(cluster, bound, recipe), basis
+        return self._whole(now, size, None)
+
+    def _offers(
+        self, now: State, bound: Bound, entry: Entry | None, before: Recipe | None
+    ) -> Iterator[tuple[Recipe | None, Basis]]:
+        """What needs no planning now, the best first."""
+        cluster, counts = now.cluster, now.counts
+        if counts is not None and self._at_bound(counts, bound, NEARLY - 1 if entry is None else LARGEST_GAP):
+            depth = default_segments(bound.nbytes, counts.ranks)
+            yield rings_in_order(counts.order, counts.shares(), depth), Basis.CLOSED_FORM
+        if entry is not None:
+            yield entry.recipe(bound.nbytes, counts) if entry.plans else None, Basis.PREPARED
+        elif counts is None or not self._free:
+            if before is not None and counts is not None:
+                yield before.like(cluster, bound, self._costs, counts), Basis.NEAREST
+            for family in FAMILIES.values():
+                yield family.at_once(cluster, bound, self._costs), Basis.NEAREST
+
+    def _whole(self, now: State, size: int, entry: Entry | None) -> tuple[Plan, Basis]:
+        """By the table, or by the whole planner."""
+        basis = Basis.PREPARED if entry is not None else Basis.SOLVED
+        if entry is None:
+            entry = self._decide(now, urgent=True)
+        if size not in entry.plans:
+            lower_bound(now.cluster, size)  # which says who is cut off
+            raise InfeasibleError("no AllReduce is possible", where="cluster", expected="one that has a schedule")
+        # The key tells rates, not the way they came about: `pristine` is the planner's own.
+        return replace(entry.plans[size], cluster=now.cluster), basis
+
+    @property
+    def _free(self) -> bool:
+        """Neither latency nor chunk costs: fluid times decide, and deeper is never slower."""
+        return not self._costs.alpha and not self._costs.per_chunk
+
+    def _at_bound(self, counts: GroupCounts, bound: Bound, gap: Fraction) -> bool:
+        """Whether nested rings are what the planner takes without trying anything (`optcc.planner.search.choose`)."""
+        return self._free and counts.rings_s * bound.nbytes <= (1 + gap) * bound.seconds
+
+    def _missing(self, now: State) -> bool:
+        """Whether the planner has yet to run for this shape."""
+        if now.counts is not None:
+            if not now.possible:
+                return False
+            bound = now.counts.bound(now.cluster, self.sizes[0], Fraction(0))
+            if self._at_bound(now.counts, bound, LARGEST_GAP):
+                return False
+        with self._lock:
+            return now.key not in self._table
+
+    def _decide(self, now: State, *, urgent: bool = False) -> Entry:
+        """Run the whole planner for this shape, and keep what it gives."""
+        task = (now.cluster, self.sizes, self._costs.alpha, self._costs.per_chunk)
+        entry = Entry(self._background.compute(solve, *task, urgent=urgent), now.counts)
+        with self._lock:
+            self._table.put(now.key, entry)
+        return entry
 
     # Preparation
 
@@ -571,7 +552,7 @@ class Planner:
     def progress(self) -> Progress:
         """How much of what may come next is decided."""
         wanted = self._upcoming()
-        return Progress(sum(not self._decisions.missing(now) for now in wanted), len(wanted), self._background.error)
+        return Progress(sum(not self._missing(now) for now in wanted), len(wanted), self._background.error)
 
     def prepare(self, limit_s: float | None = None, report: Callable[[Progress], None] | None = None) -> Progress:
         """Decide here and now what is missing, the most urgent first, for about `limit_s` seconds at most.
@@ -597,13 +578,11 @@ class Planner:
     def _step(self) -> bool:
         """Decide one shape; False when none is missing. Raises SkippedError for one that cannot be decided."""
         failed = self._failed
-        missing = next(
-            (now for now in self._upcoming() if now.key not in failed and self._decisions.missing(now)), None
-        )
+        missing = next((now for now in self._upcoming() if now.key not in failed and self._missing(now)), None)
         if missing is None:
             return False
         try:
-            self._decisions.decide(missing)
+            self._decide(missing)
         except Exception as error:
             failed.add(missing.key)
             raise SkippedError("a shape that cannot be decided") from error
