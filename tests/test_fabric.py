@@ -24,7 +24,10 @@ CONTRACT = "tests/verbs/test_contract.py"
 OVER_GPUS = "4097 or gathered or atomics or beyond or no_more or second_life or (lost and not gone)"
 """Tests of the contract whose bytes lie in a GPU's memory as well."""
 
-PERFTEST = ("write_bw", "send_bw", "read_bw", "atomic_bw", "write_lat", "send_lat", "read_lat", "atomic_lat")
+PERFTEST = (
+    *("write_bw", "send_bw", "read_bw", "atomic_bw", "write_lat", "send_lat", "read_lat", "atomic_lat"),
+    *("write_bw -c UC", "send_lat -c UC"),
+)
 
 MUTANTS = {
     1: ("loses one completion in 64", "keep_their_order"),
@@ -239,8 +242,9 @@ def carried(fabric: PlayedFabric, command: list[str], **more: str) -> int:
 @pytest.mark.perftest
 @pytest.mark.parametrize("name", PERFTEST)
 def test_perftests_tools_run_over_it_unchanged(fabric: PlayedFabric, name: str) -> None:
-    went = carried(fabric, [f"ib_{name}", "-d", "mlx5_0", "-n", "50", "-p", str(free_port())])
-    assert went >= 400 or not name.endswith("bw")
+    tool, *connection = name.split()
+    went = carried(fabric, [f"ib_{tool}", *connection, "-d", "mlx5_0", "-n", "50", "-p", str(free_port())])
+    assert went >= 400 or not tool.endswith("bw")
 
 
 @pytest.mark.ucx

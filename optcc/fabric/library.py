@@ -38,7 +38,7 @@ def build(folder: Path, extra: Sequence[str] = ()) -> Path:
     with tempfile.TemporaryDirectory(dir=folder) as inside:
         for name, files, how in made_of:
             made = Path(inside) / name
-            command = [compiler, *_FLAGS, *how, *(str(SOURCE / file) for file in files), "-o", str(made)]
+            command = [compiler, *_FLAGS, *how, *(str(SOURCE / file) for file in files), "-ldl", "-o", str(made)]
             done = subprocess.run(command, capture_output=True, text=True, timeout=_BOUND_S, check=False)
             if done.returncode:
                 raise InputError(
