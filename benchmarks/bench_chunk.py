@@ -313,56 +313,26 @@ HEAD = f"""# What a chunk costs
 Made by `make bench-chunk`: processor time of the runtime per chunk, sent and received, in microseconds.
 A ring of {RANKS} ranks with one NIC each, {format_size(SIZE)} of float32 per rank, rates without a limit, \
 every transfer one chunk.
-Samples of the processor's time tell its parts.
-Copies and folds take time by the bytes; `beside bytes` is all the rest, +- the standard error of sampling.
+Samples of the processor's time tell its parts; `beside bytes` is all but copies and folds, +- the standard error of \
+sampling, of compiled code the 95 % interval of the median over runs (each {TIMED_EACH}th copy and fold is timed).
 The target is {TARGET_S * 1e6:g} us from {format_size(TARGET_FROM)} on, over local wires.
-`compiled` is the compiled path; each {TIMED_EACH}th of its copies and folds is timed by the thread's processor clock, \
-whose own time does not count; +- is the 95 % interval of the median over runs.
 `cannot fail over` is Python without acknowledgements, protocol machines, chunks kept to be sent again, or timers.
-All local rows run in the same processes over the same wires in turns.
-Virtual wires emulate NICs of 8Gb/s, all ranks in one thread; their copies count as wires.
+All local rows run in the same processes in turns; virtual wires emulate NICs of 8Gb/s, all ranks in one thread.
 """.splitlines()
 COLUMNS = f"""| wires | chunks | in all | {" | ".join(PARTS)} | beside bytes | chunks/s of a core |
 |---|---|---|{"---|" * (len(PARTS) + 3)}""".splitlines()
 OVER_VERBS = """## Over verbs
 
-The same loop over queue pairs, in threads of one process.
-Their devices are played: to post a write copies memory and puts a record into a queue.
-That is timed like a fold, and counted with the folds.
+The same loop over queue pairs, whose devices are played: to post a write copies memory and puts a record into a \
+queue, which counts with the folds.
 So this is what posting, polling and all else cost the runtime, beside what a real device and its driver take.
 """.splitlines()
-WHY = """Every kind of run takes turns with the others, so that what else the machine has to do is in all rows.
-Where others take most of the processors, a rank sleeps and is woken more often, and sends fewer chunks between \
-two looks at timers, which run by the wall clock; each is a turn of Python's.
-
-## What is compiled
-
-While nothing fails, a rank's part of engine, flows, protocol and wires is one function that numba \
-compiles, over arrays (`optcc/runtime/compiled/loop.py`).
-Over local wires and over queue pairs it is the same function; what these do in ways of their own it calls.
-It takes the first ready transfer, cuts it, numbers and writes chunks, reads rings, folds, gives credits, keeps \
-the times of emulated NICs, wakes peers and sleeps.
-A piece of a reduce that comes before its turn waits in its slot.
-Whatever else there is to do it leaves as it finds it, and returns.
-Then its counts are written back into the protocol's machines, Python does what is to be done, and the arrays \
-are filled again.
-That is some 0.1 ms of processor, and an operation without faults has one such turn, and one more every eighth of a \
-second.
-What a schedule is in arrays is made once for a schedule; an operation begins with two copies of memory.
-numba is what the simulator uses already: it needs no compiler on the machine, and no wheel of ours.
-Python's path is the reference: tests hold the compiled one against it by the bits of every fold, by whole runs, \
-and by the matrix of faults, with strikes after any single chunk.
-
-## What is left
-
-What is left beside bytes, above some 2 us of chunks of 16KiB, grows with the bytes: caches that a payload has gone \
-through, and sleeping and waking.
-Chunks of virtual wires go by Python, and so do float16 and bfloat16 in host memory.
-Where pieces before their turn fill half a window, Python copies them.
-All chunks of a rank go by Python while a lane of the rank is slow, or a flow of the rank is tested.
-The first use on a machine compiles for 15 to 30 seconds of processor, once for each kind of wires, and says so.
-What a device and its driver take over verbs needs RDMA NICs to measure.
-The lab has [our wires against a plain loop](bench-verbs-loop.md) and [whole collectives](bench-lab.md).
+WHY = """While nothing fails, a rank's part of engine, flows, protocol and wires is one function that numba compiles \
+(`optcc/runtime/compiled/loop.py`), over local wires and over queue pairs; whatever else there is to do it leaves to \
+Python, some 0.1 ms a turn, of which an operation without faults has one, and one more every eighth of a second.
+What is left beside bytes, above some 2 us, grows with the bytes: caches, sleeping and waking.
+Chunks of virtual wires, float16 and bfloat16 in host memory, and all chunks of a rank while a lane is slow or a flow \
+is tested go by Python.
 """.splitlines()
 
 

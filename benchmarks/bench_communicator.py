@@ -115,10 +115,9 @@ def main() -> int:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "Processes of one machine are as fast as its memory, whatever NICs they are said to have, so a plan with few",
-        "steps is fastest at every size: more segments are not tried here. Over NICs the planner's choice is tried",
-        "beside a quarter and four times of its segments, and [`optcc calibrate`](calibrate.md) measures what plans",
-        "are made for.",
+        "Processes of one machine are as fast as its memory, so a plan with few steps is fastest at every size;",
+        "over NICs",
+        "the planner's choice is tried beside a quarter and four times of its segments.",
         "",
         made_with(),
     ]

@@ -23,7 +23,7 @@ import optcc
 
 MOST = 8
 """Rows of a table up to which all of them are on the page."""
-FEW = 5
+FEW = 3
 """Rows that stay of a longer table where nothing says which of them matter."""
 Matters = Callable[[dict[str, str]], bool]
 """Whether a row belongs on the page, by its cells by column."""
