@@ -20,7 +20,6 @@ help:
 	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
 	@echo "make torch           installs torch where it is missing (TORCH_INDEX=URL: from there), for optcc.pytorch and its tests"
 	@echo "make reproduce       the whole evaluation into docs/, about four hours of processor time"
-	@echo "make bench-simulate  simulated time over bound, table in docs/"
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
 	@echo "make bench-torch     DDP steps with a slow link against native DDP (after make torch), table in docs/"

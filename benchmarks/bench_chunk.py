@@ -14,35 +14,139 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median, quantiles
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.progress import track
 
 import optcc
-from benchmarks.bare_flows import Quiet
+from benchmarks.bare_compiled import Quiet
 from benchmarks.bench_steady import KINDS, OVER, Silence
-from benchmarks.chunk_parts import PARTS, Noticed, Sampler, noticed
-from benchmarks.chunk_verbs import verbs_costs
 from benchmarks.pages import made_with, parser, write
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.devices.host import Op, empty
+from optcc.runtime.devices.memory import HostMemory
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.pacing import Rates
+from optcc.runtime.wires.rings import order
 from optcc.schedule import Schedule
 from optcc.values.units import format_size, parse_size
+from tests.loop_runs import LoopRun
+
+SAMPLE_S = 0.001
+PARTS = ("engine", "flows, protocol", "wires", "copies, folds")
+OTHER = "other"
+_PART_OF = {
+    **dict.fromkeys(("loop", "priority", "program"), PARTS[0]),
+    **dict.fromkeys(("local", "local_ends", "rings", "pacing", "virtual"), PARTS[2]),
+    **dict.fromkeys(("slots", "host", "memory", "float_bits"), PARTS[3]),
+    **dict.fromkeys(("flows", "send_path", "receive_path", "shares", "ends", "straggler_monitor"), PARTS[1]),
+    **dict.fromkeys(("path_failover", "suspicion", "progress_watchdog", "timeouts", "symmetry_classes"), PARTS[1]),
+    **dict.fromkeys(
+        ("steady", "sender", "receiver", "doubting", "table", "events", "columns", "bare_compiled"), PARTS[1]
+    ),
+}
+"""By module. What lands in a slot is copied by `slots`, what leaves it by `memory` and `device`."""
+
+
+class Sampler:
+    """Counts in which part the processor is, while it is entered."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        signal.signal(signal.SIGPROF, self._look)
+
+    def __enter__(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, SAMPLE_S, SAMPLE_S)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _look(self, _: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            code = frame.f_code
+            part = PARTS[3] if code.co_name in _AFTER_BYTES else _PART_OF.get(Path(code.co_filename).stem)
+            if part:
+                self.seen[part] += 1
+                return
+            frame = frame.f_back
+        self.seen[OTHER] += 1
+
+
+def _tick() -> None:
+    """A call, so that Python hears of the timer before it leaves the part."""
+
+
+def noticed(work: Callable[..., None]) -> Callable[..., None]:
+    """The same work, and a sample that was due in it counts for it."""
+
+    def ticked(*args: Any) -> None:
+        work(*args)
+        _tick()
+
+    return ticked
+
+
+_AFTER_BYTES = ("_tick", "ticked", order.__name__)
+"""The functions that are called when bytes have been copied or folded."""
+
+
+class Noticed(HostMemory):
+    """Host memory whose copies and folds are seen by the sampler."""
+
+    fold = staticmethod(noticed(HostMemory.fold))
+    copy = staticmethod(noticed(HostMemory.copy))
+
+
+class VerbsCosts(NamedTuple):
+    """Processor seconds per chunk, of each run: in all; of folds, copies and the device; whether all was right."""
+
+    all_s: list[float]
+    bytes_s: list[float]
+    exact: bool
+
+
+def verbs_costs(schedule: Schedule, slot_bytes: int, chunks: int, repeat: int, timed_each: int) -> VerbsCosts:
+    """Of so many runs, after one that warms up. chunks : sent by all ranks in a run."""
+    compile_all(over="verbs")
+    dtype = np.dtype(np.float32)
+    starts = [np.empty(schedule.nbytes // dtype.itemsize, dtype) for _ in range(schedule.ranks)]
+    for rank, start in enumerate(starts):
+        fill(start, rank=rank, ranks=schedule.ranks, op=Op.SUM)
+    expected = reference(len(starts[0]), dtype, ranks=schedule.ranks, op=Op.SUM)
+    buffers = [start.copy() for start in starts]
+    costs = VerbsCosts([], [], exact=True)
+    with LoopRun(schedule, slot_bytes) as ranks:
+        for run in range(repeat + 1):
+            for buffer, start in zip(buffers, starts, strict=True):
+                buffer[:] = start
+            for path in ranks.paths:
+                path.timing, path.bytes_s, path.clock_s, path.chunks = timed_each, 0.0, 0.0, 0
+            device_s = ranks.device.device_s()
+            cpu_s = ranks.run(buffers, Op.SUM, compiled=True)
+            if run:
+                costs.all_s.append((cpu_s - sum(path.clock_s for path in ranks.paths)) / chunks)
+                bytes_s = sum(path.bytes_s for path in ranks.paths) + ranks.device.device_s() - device_s
+                costs.bytes_s.append(bytes_s / chunks)
+            exact = all(is_exact(buffer, expected) for buffer in buffers) and ranks.device.starved() == 0
+            exact &= sum(path.chunks for path in ranks.paths) > 1.9 * chunks
+            costs = costs._replace(exact=costs.exact and exact)
+    return costs
+
 
 RANKS, SIZE, DTYPE = 4, 64 * 2**20, np.dtype(np.float32)
 SIZES = (64 * 2**10, 256 * 2**10, 2**20)

@@ -22,8 +22,7 @@ import numpy as np
 from rich.progress import track
 
 import optcc
-from benchmarks.bare_compiled import BarePath, compile_bare
-from benchmarks.bare_flows import Bare, Quiet
+from benchmarks.bare_compiled import Bare, BarePath, Quiet, compile_bare
 from benchmarks.pages import made_with, parser, write
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
