@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import optcc
 from benchmarks.memory_floor import fold_and_copy
-from benchmarks.pages import made_with, parser, write
+from benchmarks.pages import made_with, parser, quartiles, write
 from optcc.communicator.prepared import size_class
 from optcc.communicator.tuning import ROUNDS, Trial
 from optcc.values.cluster import Cluster
@@ -143,8 +143,7 @@ def _row(nbytes: int, ours: Sequence[Turn], theirs: Sequence[Turn], floor: Seque
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, str]:
     """The median of a over b, turn by turn; and with quartiles, for people."""
-    low, ratio, high = quantiles(x / y for x, y in zip(a, b, strict=True))
-    return ratio, f"{ratio:.2f} ({low:.2f}-{high:.2f})"
+    return quartiles(x / y for x, y in zip(a, b, strict=True))
 
 
 def measured(sizes: Mapping[int, int], turns: int, rivals: str) -> dict[int, list[list[Turn]]]:

@@ -243,7 +243,7 @@ def main() -> int:
         "",
         made_with(f"numpy {np.__version__}"),
     ]
-    write(args.output, text, lambda c: c.get("dead NICs") == "1")
+    write(args.output, text, lambda c: c["dead NICs"] == "1" and c["servers"] in ("2", "8", "32"))
     for row in over:
         print(f"over its limit: {row}", file=sys.stderr)
     return 1 if over else 0

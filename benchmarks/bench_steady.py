@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from multiprocessing.connection import Connection
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,7 +23,7 @@ from rich.progress import track
 
 import optcc
 from benchmarks.bare_compiled import Bare, BarePath, Quiet, compile_bare
-from benchmarks.pages import made_with, parser, write
+from benchmarks.pages import interval, made_with, parser, write
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
@@ -169,11 +169,9 @@ def row(case: Case, pairs: int) -> tuple[list[str], float, bool]:
     cells, found = title.split(", "), []
     for able, bare in (seconds, cpu):
         ratios = [a / b for a, b in zip(able, bare, strict=True)]
-        low, ratio, high = quantiles(ratios)
-        within = 1.57 * (high - low) / math.sqrt(len(ratios))
+        ratio, shown = interval(ratios)
         found.append(ratio)
-        cells += [format_seconds(median(able)), format_seconds(median(bare))]
-        cells += [f"{ratio:.3f} +- {within:.3f} ({low:.2f}-{high:.2f})"]
+        cells += [format_seconds(median(able)), format_seconds(median(bare)), shown]
     return cells, found[0], exact
 
 

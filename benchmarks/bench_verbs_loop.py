@@ -6,15 +6,14 @@ Writes docs/bench-verbs-loop.md. Exit status 1 when less than 95 % is moved, or 
 from __future__ import annotations
 
 import json
-import math
 import os
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 
-from benchmarks.pages import parser, write
+from benchmarks.pages import interval, parser, write
 from optcc.values.units import format_size
 
 SIZES = {1 << 12: 64, 1 << 17: 32, 1 << 20: 16}
@@ -47,8 +46,7 @@ def measure(chunk: int, chunks: int, seconds: float, share: Path) -> Found:
 def against(turns: list[Turn], way: str) -> tuple[float, str]:
     """What ours move in the time of `way`: the median of the turns, and with its 95 % interval as text."""
     ratios = [turn[way] / turn["ours"] for turn in turns]
-    low, ratio, high = quantiles(ratios)
-    return ratio, f"{ratio:.3f} +- {1.57 * (high - low) / math.sqrt(len(ratios)):.3f} ({low:.2f}-{high:.2f})"
+    return interval(ratios)
 
 
 def row(chunk: int, chunks: int, found: Found) -> tuple[str, float]:

@@ -58,10 +58,11 @@ def quartiles(ratios: Iterable[float]) -> tuple[float, str]:
     return middle, f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and half of its 95 % interval (McGill, Tukey and Larsen 1978)."""
-    low, middle, high = quantiles(values)
-    return middle, 1.57 * (high - low) / math.sqrt(len(values))
+def interval(ratios: Sequence[float]) -> tuple[float, str]:
+    """The median; and with its 95 % interval (McGill, Tukey and Larsen 1978) and quartiles, for people."""
+    low, middle, high = quantiles(ratios)
+    within = 1.57 * (high - low) / math.sqrt(len(ratios))
+    return middle, f"{middle:.3f} +- {within:.3f} ({low:.2f}-{high:.2f})"
 
 
 def write(output: Path, lines: str | Iterable[str], matters: Matters | None = None) -> None:
