@@ -120,7 +120,7 @@ def blocks(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def cells_of(line: str) -> list[str]:
     """Of a table's line."""
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
 
 
 def named(head: Sequence[str], cells: Sequence[str]) -> dict[str, str]:
