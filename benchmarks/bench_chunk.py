@@ -14,35 +14,139 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 from fractions import Fraction
 from multiprocessing.connection import Connection
+from pathlib import Path
 from statistics import median, quantiles
+from types import FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.progress import track
 
 import optcc
-from benchmarks.bare_flows import Quiet
+from benchmarks.bare_compiled import Quiet
 from benchmarks.bench_steady import KINDS, OVER, Silence
-from benchmarks.chunk_parts import PARTS, Noticed, Sampler, noticed
-from benchmarks.chunk_verbs import verbs_costs
 from benchmarks.pages import made_with, parser, write
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
 from optcc.runtime.devices.host import Op, empty
+from optcc.runtime.devices.memory import HostMemory
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import program_of
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.measuring.virtual_run import VirtualRun
 from optcc.runtime.wires.layout import layout_of
 from optcc.runtime.wires.pacing import Rates
+from optcc.runtime.wires.rings import order
 from optcc.schedule import Schedule
 from optcc.values.units import format_size, parse_size
+from tests.loop_runs import LoopRun
+
+SAMPLE_S = 0.001
+PARTS = ("engine", "flows, protocol", "wires", "copies, folds")
+OTHER = "other"
+_PART_OF = {
+    **dict.fromkeys(("loop", "priority", "program"), PARTS[0]),
+    **dict.fromkeys(("local", "local_ends", "rings", "pacing", "virtual"), PARTS[2]),
+    **dict.fromkeys(("slots", "host", "memory", "float_bits"), PARTS[3]),
+    **dict.fromkeys(("flows", "send_path", "receive_path", "shares", "ends", "straggler_monitor"), PARTS[1]),
+    **dict.fromkeys(("path_failover", "suspicion", "progress_watchdog", "timeouts", "symmetry_classes"), PARTS[1]),
+    **dict.fromkeys(
+        ("steady", "sender", "receiver", "doubting", "table", "events", "columns", "bare_compiled"), PARTS[1]
+    ),
+}
+"""By module. What lands in a slot is copied by `slots`, what leaves it by `memory` and `device`."""
+
+
+class Sampler:
+    """Counts in which part the processor is, while it is entered."""
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+        signal.signal(signal.SIGPROF, self._look)
+
+    def __enter__(self) -> None:
+        signal.setitimer(signal.ITIMER_PROF, SAMPLE_S, SAMPLE_S)
+
+    def __exit__(self, *_: object) -> None:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+
+    def _look(self, _: int, frame: FrameType | None) -> None:
+        while frame is not None:
+            code = frame.f_code
+            part = PARTS[3] if code.co_name in _AFTER_BYTES else _PART_OF.get(Path(code.co_filename).stem)
+            if part:
+                self.seen[part] += 1
+                return
+            frame = frame.f_back
+        self.seen[OTHER] += 1
+
+
+def _tick() -> None:
+    """A call, so that Python hears of the timer before it leaves the part."""
+
+
+def noticed(work: Callable[..., None]) -> Callable[..., None]:
+    """The same work, and a sample that was due in it counts for it."""
+
+    def ticked(*args: Any) -> None:
+        work(*args)
+        _tick()
+
+    return ticked
+
+
+_AFTER_BYTES = ("_tick", "ticked", order.__name__)
+"""The functions that are called when bytes have been copied or folded."""
+
+
+class Noticed(HostMemory):
+    """Host memory whose copies and folds are seen by the sampler."""
+
+    fold = staticmethod(noticed(HostMemory.fold))
+    copy = staticmethod(noticed(HostMemory.copy))
+
+
+class VerbsCosts(NamedTuple):
+    """Processor seconds per chunk, of each run: in all; of folds, copies and the device; whether all was right."""
+
+    all_s: list[float]
+    bytes_s: list[float]
+    exact: bool
+
+
+def verbs_costs(schedule: Schedule, slot_bytes: int, chunks: int, repeat: int, timed_each: int) -> VerbsCosts:
+    """Of so many runs, after one that warms up. chunks : sent by all ranks in a run."""
+    compile_all(over="verbs")
+    dtype = np.dtype(np.float32)
+    starts = [np.empty(schedule.nbytes // dtype.itemsize, dtype) for _ in range(schedule.ranks)]
+    for rank, start in enumerate(starts):
+        fill(start, rank=rank, ranks=schedule.ranks, op=Op.SUM)
+    expected = reference(len(starts[0]), dtype, ranks=schedule.ranks, op=Op.SUM)
+    buffers = [start.copy() for start in starts]
+    costs = VerbsCosts([], [], exact=True)
+    with LoopRun(schedule, slot_bytes) as ranks:
+        for run in range(repeat + 1):
+            for buffer, start in zip(buffers, starts, strict=True):
+                buffer[:] = start
+            for path in ranks.paths:
+                path.timing, path.bytes_s, path.clock_s, path.chunks = timed_each, 0.0, 0.0, 0
+            device_s = ranks.device.device_s()
+            cpu_s = ranks.run(buffers, Op.SUM, compiled=True)
+            if run:
+                costs.all_s.append((cpu_s - sum(path.clock_s for path in ranks.paths)) / chunks)
+                bytes_s = sum(path.bytes_s for path in ranks.paths) + ranks.device.device_s() - device_s
+                costs.bytes_s.append(bytes_s / chunks)
+            exact = all(is_exact(buffer, expected) for buffer in buffers) and ranks.device.starved() == 0
+            exact &= sum(path.chunks for path in ranks.paths) > 1.9 * chunks
+            costs = costs._replace(exact=costs.exact and exact)
+    return costs
+
 
 RANKS, SIZE, DTYPE = 4, 64 * 2**20, np.dtype(np.float32)
 SIZES = (64 * 2**10, 256 * 2**10, 2**20)
@@ -313,56 +417,26 @@ HEAD = f"""# What a chunk costs
 Made by `make bench-chunk`: processor time of the runtime per chunk, sent and received, in microseconds.
 A ring of {RANKS} ranks with one NIC each, {format_size(SIZE)} of float32 per rank, rates without a limit, \
 every transfer one chunk.
-Samples of the processor's time tell its parts.
-Copies and folds take time by the bytes; `beside bytes` is all the rest, +- the standard error of sampling.
+Samples of the processor's time tell its parts; `beside bytes` is all but copies and folds, +- the standard error of \
+sampling, of compiled code the 95 % interval of the median over runs (each {TIMED_EACH}th copy and fold is timed).
 The target is {TARGET_S * 1e6:g} us from {format_size(TARGET_FROM)} on, over local wires.
-`compiled` is the compiled path; each {TIMED_EACH}th of its copies and folds is timed by the thread's processor clock, \
-whose own time does not count; +- is the 95 % interval of the median over runs.
 `cannot fail over` is Python without acknowledgements, protocol machines, chunks kept to be sent again, or timers.
-All local rows run in the same processes over the same wires in turns.
-Virtual wires emulate NICs of 8Gb/s, all ranks in one thread; their copies count as wires.
+All local rows run in the same processes in turns; virtual wires emulate NICs of 8Gb/s, all ranks in one thread.
 """.splitlines()
 COLUMNS = f"""| wires | chunks | in all | {" | ".join(PARTS)} | beside bytes | chunks/s of a core |
 |---|---|---|{"---|" * (len(PARTS) + 3)}""".splitlines()
 OVER_VERBS = """## Over verbs
 
-The same loop over queue pairs, in threads of one process.
-Their devices are played: to post a write copies memory and puts a record into a queue.
-That is timed like a fold, and counted with the folds.
+The same loop over queue pairs, whose devices are played: to post a write copies memory and puts a record into a \
+queue, which counts with the folds.
 So this is what posting, polling and all else cost the runtime, beside what a real device and its driver take.
 """.splitlines()
-WHY = """Every kind of run takes turns with the others, so that what else the machine has to do is in all rows.
-Where others take most of the processors, a rank sleeps and is woken more often, and sends fewer chunks between \
-two looks at timers, which run by the wall clock; each is a turn of Python's.
-
-## What is compiled
-
-While nothing fails, a rank's part of engine, flows, protocol and wires is one function that numba \
-compiles, over arrays (`optcc/runtime/compiled/loop.py`).
-Over local wires and over queue pairs it is the same function; what these do in ways of their own it calls.
-It takes the first ready transfer, cuts it, numbers and writes chunks, reads rings, folds, gives credits, keeps \
-the times of emulated NICs, wakes peers and sleeps.
-A piece of a reduce that comes before its turn waits in its slot.
-Whatever else there is to do it leaves as it finds it, and returns.
-Then its counts are written back into the protocol's machines, Python does what is to be done, and the arrays \
-are filled again.
-That is some 0.1 ms of processor, and an operation without faults has one such turn, and one more every eighth of a \
-second.
-What a schedule is in arrays is made once for a schedule; an operation begins with two copies of memory.
-numba is what the simulator uses already: it needs no compiler on the machine, and no wheel of ours.
-Python's path is the reference: tests hold the compiled one against it by the bits of every fold, by whole runs, \
-and by the matrix of faults, with strikes after any single chunk.
-
-## What is left
-
-What is left beside bytes, above some 2 us of chunks of 16KiB, grows with the bytes: caches that a payload has gone \
-through, and sleeping and waking.
-Chunks of virtual wires go by Python, and so do float16 and bfloat16 in host memory.
-Where pieces before their turn fill half a window, Python copies them.
-All chunks of a rank go by Python while a lane of the rank is slow, or a flow of the rank is tested.
-The first use on a machine compiles for 15 to 30 seconds of processor, once for each kind of wires, and says so.
-What a device and its driver take over verbs needs RDMA NICs to measure.
-The lab has [our wires against a plain loop](bench-verbs-loop.md) and [whole collectives](bench-lab.md).
+WHY = """While nothing fails, a rank's part of engine, flows, protocol and wires is one function that numba compiles \
+(`optcc/runtime/compiled/loop.py`), over local wires and over queue pairs; whatever else there is to do it leaves to \
+Python, some 0.1 ms a turn, of which an operation without faults has one, and one more every eighth of a second.
+What is left beside bytes, above some 2 us, grows with the bytes: caches, sleeping and waking.
+Chunks of virtual wires, float16 and bfloat16 in host memory, and all chunks of a rank while a lane is slow or a flow \
+is tested go by Python.
 """.splitlines()
 
 

@@ -17,14 +17,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import cache, partial
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
 import optcc
 from benchmarks.memory_floor import fold_and_copy
-from benchmarks.pages import made_with, parser, write
+from benchmarks.pages import made_with, parser, quartiles, write
 from optcc.communicator.prepared import size_class
 from optcc.communicator.tuning import ROUNDS, Trial
 from optcc.values.cluster import Cluster
@@ -115,10 +115,9 @@ def main() -> int:
         lines.append(f"| {' | '.join(cells)} |")
     lines += [
         "",
-        "Processes of one machine are as fast as its memory, whatever NICs they are said to have, so a plan with few",
-        "steps is fastest at every size: more segments are not tried here. Over NICs the planner's choice is tried",
-        "beside a quarter and four times of its segments, and [`optcc calibrate`](calibrate.md) measures what plans",
-        "are made for.",
+        "Processes of one machine are as fast as its memory, so a plan with few steps is fastest at every size;",
+        "over NICs",
+        "the planner's choice is tried beside a quarter and four times of its segments.",
         "",
         made_with(),
     ]
@@ -144,8 +143,7 @@ def _row(nbytes: int, ours: Sequence[Turn], theirs: Sequence[Turn], floor: Seque
 
 def ratios(a: Sequence[float], b: Sequence[float]) -> tuple[float, str]:
     """The median of a over b, turn by turn; and with quartiles, for people."""
-    low, ratio, high = quantiles(x / y for x, y in zip(a, b, strict=True))
-    return ratio, f"{ratio:.2f} ({low:.2f}-{high:.2f})"
+    return quartiles(x / y for x, y in zip(a, b, strict=True))
 
 
 def measured(sizes: Mapping[int, int], turns: int, rivals: str) -> dict[int, list[list[Turn]]]:

@@ -14,6 +14,7 @@ import random
 import resource
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,13 +23,60 @@ from tempfile import TemporaryDirectory
 from rich.progress import track
 
 import optcc
-from benchmarks import diagnosis_wires as wires
 from benchmarks.pages import parser, write
 from optcc.diagnose.evidence import Evidence, NicDirections
 from optcc.diagnose.fit import Sure
 from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Verdict, judge
 from tests.diagnosis_rig import Lab, random_faults
+
+TOPOLOGY = "uniform:servers=4,nics=2,rate=400Gb/s"
+WAIT_S = 300
+
+
+@dataclass(frozen=True)
+class Run:
+    """NIC -> what is left of it: as planted, and as named; and healthy NICs that were called certain."""
+
+    planted: dict[str, float]
+    named: dict[str, float]
+    wrong: tuple[str, ...]
+
+    @property
+    def exact(self) -> bool:
+        """The planted ones and no others."""
+        return self.planted.keys() == self.named.keys() and not self.wrong
+
+    @property
+    def error(self) -> float:
+        """Of the rates of those that were named, relative, the largest."""
+        return max(
+            (abs(self.named[nic] / left - 1) for nic, left in self.planted.items() if nic in self.named), default=0
+        )
+
+
+def planted(seed: int) -> Run:
+    """One or two NICs of 4 servers with 2 at 20 to 90 % of their rate: `optcc calibrate`, then `optcc diagnose`."""
+    rng = random.Random(seed)
+    places = rng.sample([f"server{s}/nic{n}" for s in range(4) for n in range(2)], rng.randint(1, 2))
+    left = {place: round(rng.uniform(0.2, 0.9), 2) for place in places}
+    slow = [word for place, part in left.items() for word in ("--slow", f"{place}={part}")]
+    with tempfile.TemporaryDirectory() as folder:
+        measured = Path(folder) / "calibrate.json"
+        measured.write_text(_optcc("calibrate", TOPOLOGY, "--repeat", "3", "--probe", "50ms", *slow, "--json"))
+        found = json.loads(_optcc("diagnose", TOPOLOGY, str(measured), "--json"))
+    named = {nic["nic"]: min(x for x in (nic["out_left"], nic["in_left"]) if x is not None) for nic in found["nics"]}
+    wrong = tuple(nic["nic"] for nic in found["nics"] if nic["sure"] == "certain" and nic["nic"] not in left)
+    return Run(left, named, wrong)
+
+
+def _optcc(*words: str) -> str:
+    command = [sys.executable, "-m", "optcc", *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(words)}: {done.stderr}")
+    return done.stdout
+
 
 SERVERS, NICS, APART, ROWS = 8, 8, 0.03, 0.003
 EXACT, OFF, ACCUSED, LIMIT_S = 0.95, 0.05, 0.02, 5.0
@@ -213,7 +261,7 @@ def main() -> int:
         study(everything, given.clusters, "the same, 2 to 5 NICs of one rail degraded alike", alike),
         *(study(evidence, given.clusters) for evidence in (neighbours, a_third, one_pair, collectives)),
     ]
-    runs = [wires.run(seed) for seed in track(range(given.runs), description="local wires")]
+    runs = [planted(seed) for seed in track(range(given.runs), description="local wires")]
     measured, seconds, at_128 = at_scale()
     for one in first.inexact:
         print(one, file=sys.stderr)

@@ -16,7 +16,7 @@ from statistics import median
 import cupy
 import numpy as np
 
-from benchmarks.pages import parser, write
+from benchmarks.pages import parser, table, write
 from optcc.runtime.devices.cuda import Gpu, describe_gpu
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import DTYPES, Op, dtype_of
@@ -91,12 +91,6 @@ class Bench:
 
         return 3 * nbytes / self.seconds(work, nbytes)
 
-    def require(self, holds: bool, what: str) -> str:
-        """A mark for the table; what does not hold is remembered."""
-        if not holds:
-            self.failed.append(what)
-        return "" if holds else " (under 90 %)"
-
     def demand(self, holds: bool, what: str) -> str:
         """A mark for the table; what does not hold is remembered."""
         if not holds:
@@ -112,8 +106,8 @@ def prose(*sentences: str) -> list[str]:
     return textwrap.wrap(" ".join(sentences), 118)
 
 
-def table(head: list[str], rows: list[list[str]]) -> list[str]:
-    return ["", f"| {' | '.join(head)} |", "|" + "---|" * len(head), *(f"| {' | '.join(row)} |" for row in rows), ""]
+def spaced(head: list[str], rows: list[list[str]]) -> list[str]:
+    return ["", *table(head, rows), ""]
 
 
 def folds(bench: Bench) -> list[str]:
@@ -134,7 +128,7 @@ def folds(bench: Bench) -> list[str]:
             "TB/s, counting bytes read and written: a copy of n bytes moves 2n, a fold 3n. Repetitions one after",
             "another in a graph, over memory that the L2 cache does not hold (64 KiB and 256 KiB partly come from it).",
         ),
-        *table(["size", "cudaMemcpyAsync", "copy kernel", "fold (float32 sum, in place)", "fold / better copy"], rows),
+        *spaced(["size", "cudaMemcpyAsync", "copy kernel", "fold (float32 sum, in place)", "fold / better copy"], rows),
         "Every type and operation, 64 MiB, as a share of the better copy's bandwidth at that size:",
     ]
     rows = []
@@ -142,13 +136,13 @@ def folds(bench: Bench) -> list[str]:
         shares = [bench.fold(64 * MIB, dtype, op) / copies[64 * MIB] for op in Op]
         marks = [bench.demand(s >= SHARE, f"{dtype} {op}") for s, op in zip(shares, Op, strict=True)]
         rows.append([dtype, *(f"{100 * s:.1f} %{m}" for s, m in zip(shares, marks, strict=True))])
-    text += table(["", *Op], rows)
+    text += spaced(["", *Op], rows)
     text += ["At 1 MiB, the types that need most instructions:"]
     rows = []
     for dtype in ("uint8", "float16", "bfloat16", "float64"):
         share = bench.fold(MIB, dtype) / copies[MIB]
         rows.append([dtype, f"{100 * share:.1f} %{bench.demand(share >= SHARE, f'{dtype} sum of 1 MiB')}"])
-    text += table(["", "sum"], rows)
+    text += spaced(["", "sum"], rows)
     shifted, unlike = bench.fold(64 * MIB, shift=8), bench.fold(64 * MIB, apart=4)
     eight = bench.fold(64 * MIB, apart=8)
     alike, by_8, by_4 = (f"{100 * rate / copies[64 * MIB]:.1f} %" for rate in (shifted, eight, unlike))
@@ -196,7 +190,7 @@ def fusion(bench: Bench) -> list[str]:
             "Apart: a fold in place, then a copy onward (5n bytes). Kept: one kernel writes both (4n). Passed on: one",
             "kernel writes the next hop's buffer only (3n), for partial results that nobody reads here again.",
         ),
-        *table(["size", "apart", "kept", "passed on", "apart / kept", "apart / passed on"], rows),
+        *spaced(["size", "apart", "kept", "passed on", "apart / kept", "apart / passed on"], rows),
     ]
 
 
@@ -241,7 +235,7 @@ def launches(bench: Bench) -> list[str]:
             f"{1e6 * in_graph:.2f} us on the GPU, which is what one chunk costs beyond its bytes. Rates of chunks,",
             f"as a share of the rate at 256 MiB ({tb(full)} TB/s):",
         ),
-        *table(["chunk", *names], rows),
+        *spaced(["chunk", *names], rows),
         f"The smallest chunk that reaches 90 % of it: {found}.",
         "",
     ]

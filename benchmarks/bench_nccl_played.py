@@ -99,7 +99,7 @@ class Ran:
     """What came of a job, times in seconds.
 
     bounds : of each step, after a NIC broke too; seconds : of each call of each step
-    carried : bytes that NICs sent, over those that the sums need; said : NCCL's warnings
+    carried : bytes that NICs sent, over those that the sums need
     told : rank -> from the strike to NCCL's error in torch's log; left : rank -> to the end of a process that failed
     """
 
@@ -112,7 +112,6 @@ class Ran:
     carried: float
     told: dict[int, float]
     left: dict[int, float]
-    said: list[str]
 
     @property
     def ended(self) -> bool:
@@ -197,7 +196,6 @@ def read(
         carried=carried / (payload or 1),
         told={rank: at - struck for rank, at in told.items()},
         left={rank: at - struck for rank, at in left.items()},
-        said=re.findall(r"NCCL WARN (.*)", texts),
     )
 
 
@@ -263,11 +261,6 @@ def page(runs: Sequence[Ran]) -> list[str]:
     for nccl in dict.fromkeys(run.nccl for run in runs):
         mine = [run for run in runs if run.nccl == nccl]
         breaks = [run for run in mine if run.job.breaks]
-        said = dict.fromkeys(
-            re.sub(r"0x[0-9a-f]+|(?<=<)\d+(?=>)|(?<=(?:Size|r_id|_num)=)\d+", "N", t)
-            for run in breaks
-            for t in run.said
-        )
         lines += [
             "",
             f"## NCCL {nccl}: slow nodes, and NICs missing from the start",
@@ -282,7 +275,6 @@ def page(runs: Sequence[Ran]) -> list[str]:
             f"Sums of {format_size(SIZES[0])} in a row; the NIC breaks {AFTER_S * 1e3:.0f} ms into call {STRUCK + 1}.",
             "",
             *breaks_table(breaks),
-            *(["", "NCCL's warnings, of all of these:", "", "```", *list(said)[:8], "```"] if said else []),
         ]
     return [*lines, ""]
 

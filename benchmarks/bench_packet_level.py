@@ -425,7 +425,7 @@ def main() -> int:
         "",
         made_with(f"numpy {np.__version__}"),
     ]
-    write(args.output, text, lambda c: c["tied"] == "NOT tied")
+    write(args.output, text)
     return 1 if beyond or unknown or unexplained else 0
 
 

@@ -15,16 +15,15 @@ from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import partial
 from multiprocessing.connection import Connection
-from statistics import median, quantiles
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 from rich.progress import track
 
 import optcc
-from benchmarks.bare_compiled import BarePath, compile_bare
-from benchmarks.bare_flows import Bare, Quiet
-from benchmarks.pages import made_with, parser, write
+from benchmarks.bare_compiled import Bare, BarePath, Quiet, compile_bare
+from benchmarks.pages import interval, made_with, parser, write
 from optcc.runtime.compiled.compiling import compile_all
 from optcc.runtime.compiled.engine import CompiledEngine
 from optcc.runtime.compiled.path import CompiledPath
@@ -170,11 +169,9 @@ def row(case: Case, pairs: int) -> tuple[list[str], float, bool]:
     cells, found = title.split(", "), []
     for able, bare in (seconds, cpu):
         ratios = [a / b for a, b in zip(able, bare, strict=True)]
-        low, ratio, high = quantiles(ratios)
-        within = 1.57 * (high - low) / math.sqrt(len(ratios))
+        ratio, shown = interval(ratios)
         found.append(ratio)
-        cells += [format_seconds(median(able)), format_seconds(median(bare))]
-        cells += [f"{ratio:.3f} +- {within:.3f} ({low:.2f}-{high:.2f})"]
+        cells += [format_seconds(median(able)), format_seconds(median(bare)), shown]
     return cells, found[0], exact
 
 
@@ -203,16 +200,9 @@ def main() -> int:
         "## Chunks by compiled code",
         "",
         "Buffers are lent, as in `optcc run`. Without failover, the same sources are compiled a second time, less the",
-        "lines that only failover needs. `benchmarks/bare_compiled.py` has these lines one by one:",
-        "",
-        "* the mark of what has landed, and answers to who asks for it;",
-        "* wire, number, epoch and operation of a chunk, and their checks;",
-        "* the look whether the other end has closed the wire;",
-        "* what may have to be sent again;",
-        "* the watch over progress.",
-        "",
-        "No protocol machine is read into arrays or written back. What stays: the window and its credits, checks of",
-        "sizes and places, rings, sleeping and waking, the engine, and Python's turn for signals four times a second.",
+        "lines that only failover needs (`benchmarks/bare_compiled.py` has them one by one): marks of what has landed,",
+        "numbers and epochs of chunks and their checks, what may have to be sent again, the watch over progress. What",
+        "stays: the window and its credits, checks of sizes and places, rings, sleeping and waking, the engine.",
         "",
         *tables[1],
         "",
@@ -223,10 +213,8 @@ def main() -> int:
         "",
         *tables[0],
         "",
-        "Where NICs are the limit the work is done while they send. Without a limit only copying is left beside it.",
-        "What every chunk pays is a few numbers at each end (`optcc/runtime/protocol/steady.py`), and what every poll",
-        "pays is a mark in shared memory for each flow that brought something. Messages acknowledge only at the end",
-        "and where something may be stuck, for the rest credits do.",
+        "Where NICs are the limit the work is done while they send. What every chunk pays is a few numbers at each end",
+        "(`optcc/runtime/protocol/steady.py`), what every poll pays a mark in shared memory for each flow.",
         "",
         made_with(),
     ]

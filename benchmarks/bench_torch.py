@@ -17,10 +17,10 @@ import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import Any
 
-from benchmarks.pages import parser, write
+from benchmarks.pages import parser, quartiles, write
 
 ROOT = Path(__file__).resolve().parent.parent
 RANKS = 4
@@ -193,7 +193,7 @@ def page(found: list[dict[str, Any]], options: argparse.Namespace) -> tuple[str,
     good = True
     for scenario in found:
         native, ours = scenario["native"], scenario["optcc"]
-        low, ratio, high = quantiles(a / b for a, b in zip(native, ours, strict=False))
+        ratio, shown = quartiles(a / b for a, b in zip(native, ours, strict=False))
         degraded = scenario is found[-1]
         uses = "native AllReduce" if scenario["levels"] is None else "; ".join(map(str, scenario["plans"].values()))
         good &= scenario["apart"] <= SAME and (ratio >= TARGET if degraded else scenario["levels"] is None)
@@ -201,7 +201,7 @@ def page(found: list[dict[str, Any]], options: argparse.Namespace) -> tuple[str,
             scenario["name"],
             f"{median(native):.2f} s",
             f"{median(ours):.2f} s",
-            f"{ratio:.2f} ({low:.2f}-{high:.2f})",
+            shown,
             uses,
             f"{scenario['apart']:.1e}",
             f"{median(scenario['probes']):.2f} s" if scenario["probes"] else "",

@@ -23,7 +23,7 @@ import optcc
 
 MOST = 8
 """Rows of a table up to which all of them are on the page."""
-FEW = 5
+FEW = 3
 """Rows that stay of a longer table where nothing says which of them matter."""
 Matters = Callable[[dict[str, str]], bool]
 """Whether a row belongs on the page, by its cells by column."""
@@ -58,10 +58,11 @@ def quartiles(ratios: Iterable[float]) -> tuple[float, str]:
     return middle, f"{middle:.2f} ({low:.2f}-{high:.2f})"
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """The median, and half of its 95 % interval (McGill, Tukey and Larsen 1978)."""
-    low, middle, high = quantiles(values)
-    return middle, 1.57 * (high - low) / math.sqrt(len(values))
+def interval(ratios: Sequence[float]) -> tuple[float, str]:
+    """The median; and with its 95 % interval (McGill, Tukey and Larsen 1978) and quartiles, for people."""
+    low, middle, high = quantiles(ratios)
+    within = 1.57 * (high - low) / math.sqrt(len(ratios))
+    return middle, f"{middle:.3f} +- {within:.3f} ({low:.2f}-{high:.2f})"
 
 
 def write(output: Path, lines: str | Iterable[str], matters: Matters | None = None) -> None:
@@ -119,7 +120,7 @@ def blocks(text: str) -> Iterator[tuple[str, list[str]]]:
 
 def cells_of(line: str) -> list[str]:
     """Of a table's line."""
-    return [cell.strip() for cell in line.strip().strip("|").split("|")]
+    return [cell.strip() for cell in line.strip().removeprefix("|").removesuffix("|").split("|")]
 
 
 def named(head: Sequence[str], cells: Sequence[str]) -> dict[str, str]:

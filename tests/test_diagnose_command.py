@@ -12,7 +12,7 @@ import jsonschema
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import diagnosis_wires
+from benchmarks import bench_diagnosis
 from optcc.cli import main
 from optcc.cli.schema import diagnosis_schema
 from optcc.reports import metrics
@@ -184,7 +184,7 @@ def test_a_topology_that_was_calibrated_is_healthy_at_its_nameplates(tmp_path: P
 @pytest.mark.long
 def test_slow_nics_planted_on_local_wires_are_named() -> None:
     """Measured by optcc calibrate over emulated NICs; the benchmark makes 20 of these."""
-    run_of = diagnosis_wires.run(0)
+    run_of = bench_diagnosis.planted(0)
     assert run_of.exact, run_of
     assert run_of.error < 0.05
     assert not replace(run_of, named={**run_of.named, "server9/nic9": 0.5}).exact

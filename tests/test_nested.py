@@ -93,7 +93,7 @@ def test_small_clusters_lose_two_segments_at_most(cluster: Cluster, segments: in
 @examples(12)
 @given(cluster=crowded(), segments=st.sampled_from([2, 5, 12]))
 def test_with_all_servers_but_one_degraded_too(cluster: Cluster, segments: int) -> None:
-    """Few examples, as 64 servers are half a million transfers; `make bench-simulate` draws more and goes deeper."""
+    """Few examples, as 64 servers are half a million transfers."""
     holds_its_limit(cluster, segments)
 
 

@@ -525,15 +525,23 @@ def test_a_lowered_part_needs_a_file() -> None:
 
 
 def test_the_page_names_every_field() -> None:
-    """docs/plan-format.md and docs/consume-from-cpp.md between them explain what the schema knows."""
+    """docs/plan-format.md and docs/consume-from-cpp.md explain what the schema knows, the schema what recipes are."""
     pages = "".join(
         (ROOT / "docs" / name).read_text(encoding="utf-8") for name in ("plan-format.md", "consume-from-cpp.md")
     )
     words = set(re.findall(r"[\w-]+", pages))
+    found = json.loads(plan_schema())
 
-    def names(value: Any) -> set[str]:
+    def fields(value: Any) -> dict[str, Any]:
         inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-        own = set(value.get("properties", {})) if isinstance(value, dict) else set()
-        return own.union(*(names(part) for part in inner))
+        own = dict(value.get("properties", {})) if isinstance(value, dict) else {}
+        return {name: field for part in inner for name, field in fields(part).items()} | own
 
-    assert sorted(names(json.loads(plan_schema())) - words) == []
+    def recipes(part: dict[str, Any]) -> dict[str, Any]:
+        record = found["$defs"][part["$ref"].rpartition("/")[2]] if "$ref" in part else part
+        own = record.get("properties", {})
+        return {n: f for each in own.values() for n, f in recipes(each.get("items", each)).items()} | own
+
+    parameters = {n: f for case in found["allOf"] for n, f in recipes(case["then"]["properties"]["recipe"]).items()}
+    assert sorted(fields(found).keys() - words - parameters.keys()) == []
+    assert [name for name, field in parameters.items() if not field.get("description")] == []

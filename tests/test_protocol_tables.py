@@ -13,7 +13,7 @@ from optcc.runtime.protocol.events import Found, Landed, Lost, Send
 from optcc.runtime.protocol.table import Row, table
 from optcc.runtime.wires.contract import Cause
 from tests.protocol_ends import sender
-from tools.protocol_diagram import document, update
+from tools.protocol_tables import document, update
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "failover-protocol.md"
 
@@ -46,7 +46,7 @@ def test_a_receiver_that_could_not_return_its_credits_is_refused(make: Any) -> N
 
 
 def test_the_page_is_what_the_tables_say() -> None:
-    assert update(PAGE.read_text(encoding="utf-8")) == PAGE.read_text(encoding="utf-8"), "run tools/protocol_diagram.py"
+    assert update(PAGE.read_text(encoding="utf-8")) == PAGE.read_text(encoding="utf-8"), "run tools/protocol_tables.py"
 
 
 def test_the_page_shows_every_rule() -> None:

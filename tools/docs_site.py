@@ -12,7 +12,6 @@ import nbformat
 from docutils import nodes
 from docutils.utils.math.latex2mathml import tex2mathml
 from myst_parser.parsers.sphinx_ import MystParser
-from pygments.lexers.special import TextLexer
 from sphinx.application import Sphinx
 
 
@@ -100,7 +99,6 @@ def setup(app: Sphinx) -> dict[str, bool]:
     app.add_source_suffix(".ipynb", "ipynb")
     app.add_source_parser(NotebookParser)
     app.add_html_math_renderer("mathml", (inline_formula, None), (block_formula, None))
-    app.add_lexer("mermaid", TextLexer)  # shown as text; code hosts draw it
     app.connect("source-read", add_navigation)
     app.connect("env-get-outdated", first_page)
     app.connect("build-finished", add_front_door)

@@ -23,6 +23,8 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+from benchmarks.pages import table, write
+
 RANKS = 3
 """torch's tests of groups want ranks 1 and 2."""
 
@@ -66,8 +68,7 @@ def main() -> int:
     gloo = in_process("gloo", "--only", *options.only)
     ours = in_process("optcc", "--tests", *(name for name, (state, _) in gloo.items() if state != "skipped"))
     text, good = page(gloo, ours)
-    options.output.write_text(text, encoding="utf-8")
-    print(text)
+    write(options.output, text)
     return 0 if good else 1
 
 
@@ -159,7 +160,7 @@ def page(gloo: dict[str, tuple[str, str]], ours: dict[str, tuple[str, str]]) -> 
         "",
         "## What passes",
         "",
-        ", ".join(map(short, passed)) + ".",
+        *table(["test"], [[short(name)] for name in passed]),
         "",
         "## What does not apply",
         "",
@@ -175,10 +176,8 @@ def rows(head: str, found: dict[str, list[str]]) -> list[str]:
     """A table of reasons, most tests first."""
     if not found:
         return ["None."]
-    lines = [f"| {head} | tests |", "|---|---|"]
-    for why, names in sorted(found.items(), key=lambda item: -len(item[1])):
-        lines.append(f"| {why} | {', '.join(map(short, names))} |")
-    return lines
+    ordered = sorted(found.items(), key=lambda item: -len(item[1]))
+    return table([head, "tests"], [[why, ", ".join(map(short, names))] for why, names in ordered])
 
 
 def short(name: str) -> str:

@@ -1,6 +1,6 @@
-"""The protocol's tables as Markdown, with diagrams, into docs/failover-protocol.md: the page shows what runs.
+"""The protocol's tables as Markdown into docs/failover-protocol.md: the page shows what runs.
 
-python tools/protocol_diagram.py
+python tools/protocol_tables.py
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from optcc.runtime.protocol.sender import Sender
 from optcc.runtime.protocol.table import Machine, Rule
 
 PAGE = Path(__file__).resolve().parent.parent / "docs" / "failover-protocol.md"
-BEGIN = "<!-- generated from the tables by tools/protocol_diagram.py: begin -->"
+BEGIN = "<!-- generated from the tables by tools/protocol_tables.py: begin -->"
 END = "<!-- generated: end -->"
 
 
@@ -28,29 +28,14 @@ def update(page: str) -> str:
 
 
 def document() -> str:
-    """Both machines: diagram, table, and what each method does."""
+    """Both machines' tables: for each state and event the method that deals with it, and where it may lead."""
     return "\n".join(part for machine in (Sender, Receiver) for part in _section(machine))
 
 
 def _section(machine: type[Machine]) -> Iterable[str]:
     yield f"## {machine.__name__}\n"
-    yield f"```mermaid\n{mermaid(machine)}\n```\n"
     yield from _matrix(machine)
-    yield "\nWhat is done:\n"
-    yield from _methods(machine)
     yield ""
-
-
-def mermaid(machine: type[Machine]) -> str:
-    """The states and the events that change them; what leaves the state as it is, is in the table only."""
-    arcs: dict[tuple[str, str], list[str]] = {}
-    for (state, event), rule in machine.TABLE.items():
-        for to in rule.to:
-            if to != state:
-                arcs.setdefault((state, to), []).append(event.__name__)
-    first = _states(machine)[0]
-    lines = [f"    {a} --> {b}: {', '.join(events)}" for (a, b), events in arcs.items()]
-    return "\n".join(["stateDiagram-v2", f"    [*] --> {first}", *lines])
 
 
 def _states(machine: type[Machine]) -> list[StrEnum]:
@@ -73,13 +58,6 @@ def _cell(state: StrEnum, rule: Rule | None) -> str:
         return "-"
     to = ", ".join("same" if other == state else str(other) for other in rule.to)
     return name if rule.to == (state,) else f"{name}: {to}"
-
-
-def _methods(machine: type[Machine]) -> Iterable[str]:
-    for does in dict.fromkeys(rule.does for rule in machine.TABLE.values()):
-        says = (does.__doc__ or "").strip().partition("\n")[0]
-        if does.__name__ != "_ignore":
-            yield f"* `{does.__name__.strip('_')}`: {says[:1].lower()}{says[1:]}"
 
 
 def main() -> None:
