@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import re
+import sys
+import tempfile
+from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from optcc.discover import Topology, apply_failures, load_topology, parse_fail
+import optcc
+from optcc.discover import Measured, Topology, apply_failures, load_topology, parse_fail
 from optcc.discover.given import Given
-from optcc.discover.yaml_file import read_yaml
+from optcc.discover.yaml_file import read_yaml, write_yaml
 from optcc.errors import InputError
-from optcc.values.cluster import Cluster, Server
+from optcc.plans.files import load_plan, save_plan
+from optcc.values.cluster import Cluster, Nic, Server
 from tests.one_source import read_nccl_xml
+from tests.topology_texts import survives
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 XML = EXAMPLES / "h100-8x400g.nccl-topo.xml"
@@ -263,3 +275,216 @@ def test_apply_failures() -> None:
     hurt = apply_failures(healthy, ["server0/nic0", "server1/nic1=3/8"])
     assert hurt == healthy.degrade("server0/nic0").degrade("server1/nic1", Fraction(3, 8))
     assert apply_failures(healthy, []) is healthy
+
+
+Edit = Callable[[bytes], bytes]
+
+
+@st.composite
+def edits(draw: st.DrawFn) -> Edit:
+    """One change: cut, delete, repeat, overwrite or insert, at a random place."""
+    at, length = draw(st.floats(0, 1)), draw(st.integers(0, 60))
+    kind = draw(st.sampled_from(["cut", "delete", "repeat", "overwrite", "insert"]))
+    tokens = [
+        b'"',
+        b"<",
+        b"</",
+        b"/>",
+        b">",
+        b"&a;",
+        b"<!DOCTYPE",
+        b"-1",
+        b"99999999999",
+        b"nan",
+        b"{",
+        b"[",
+        b": ",
+        b"&a ",
+        b"*a",
+        b"\n",
+        b"\t",
+    ]
+    new = draw(st.sampled_from(tokens) | st.binary(max_size=8))
+
+    def edit(data: bytes) -> bytes:
+        i = int(at * len(data))
+        return {
+            "cut": data[:i],
+            "delete": data[:i] + data[i + length :],
+            "repeat": data[: i + length] + data[i:],
+            "overwrite": data[:i] + new + data[i + len(new) :],
+            "insert": data[:i] + new + data[i:],
+        }[kind]
+
+    return edit
+
+
+def loads_or_is_refused(reader: Callable[[bytes, str, Given], Topology], data: bytes) -> None:
+    try:
+        found = reader(data, "t", Given(400 * GBPS))
+    except InputError as error:
+        refusal = str(error)
+    else:
+        assert found.cluster.servers
+        return
+    assert refusal.startswith("t")
+    assert len(refusal) < 2000
+
+
+@given(st.lists(edits(), min_size=1, max_size=4))
+def test_broken_xml_loads_or_is_refused(changes: list[Edit]) -> None:
+    data = XML.read_bytes()
+    for change in changes:
+        data = change(data)
+    loads_or_is_refused(read_nccl_xml, data)
+
+
+@given(st.lists(edits(), min_size=1, max_size=4))
+def test_broken_yaml_loads_or_is_refused(changes: list[Edit]) -> None:
+    data = YAML.read_bytes()
+    for change in changes:
+        data = change(data)
+    loads_or_is_refused(read_yaml, data)
+
+
+@given(
+    st.sampled_from([read_nccl_xml, read_yaml]),
+    st.binary(),
+    st.sampled_from([b"", b"<system>", b"optcc: 1\nservers: "]),
+)
+def test_any_bytes_load_or_are_refused(
+    reader: Callable[[bytes, str, Given], Topology], data: bytes, start: bytes
+) -> None:
+    loads_or_is_refused(reader, start + data)
+
+
+WORDS = [
+    "name",
+    "count",
+    "gpus",
+    "nvlink",
+    "nics",
+    "rate",
+    "out",
+    "in",
+    "rail",
+    "1",
+    "-1",
+    "400Gb/s",
+    "",
+    "null",
+    "1e999",
+]
+TREES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.sampled_from(WORDS) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(WORDS), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+@given(TREES)
+def test_any_yaml_tree_loads_or_is_refused(tree: object) -> None:
+    servers = [{"nics": [tree]}, tree]
+    for content in (tree, {"optcc": 1, "servers": tree}, {"optcc": 1, "servers": servers}):
+        loads_or_is_refused(read_yaml, yaml.safe_dump(content).encode())
+
+
+def test_paths_and_strings_are_one(tmp_path: Path) -> None:
+    assert load_topology(XML, servers=4).cluster == load_topology(str(XML), servers=4).cluster
+    plan, place = optcc.plan(load_topology(XML, servers=4).cluster, 2**20), tmp_path / "plan.json"
+    save_plan(plan, place)
+    assert load_plan(str(place)) == load_plan(place) == plan
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "where"),
+    [
+        (5, {}, "source"),
+        (b"topology.xml", {}, "source"),
+        (None, {}, "source"),
+        ("uniform:servers=2,nics=1,rate=1Gb/s", {"nic_rate": 5}, "nic_rate"),
+        ("uniform:servers=2,nics=1,rate=1Gb/s", {"nics": ["mlx5_0"]}, "nics"),
+        ("uniform:servers=2,nics=1,rate=1Gb/s", {"hosts": 5}, "hosts"),
+    ],
+)
+def test_what_is_not_text_is_refused(source: Any, options: dict[str, Any], where: str) -> None:
+    with pytest.raises(InputError) as refused:
+        load_topology(source, **options)
+    assert refused.value.where == where
+
+
+CALIBRATED = """optcc: 1
+measured: {date: 2026-11-20, transport: verbs, alpha: 3.1us, per_chunk: 0us, spread: 0.6%}
+servers:
+- {count: 2, nics: [{name: a, rate: 388Gb/s, nameplate: 400Gb/s, spread: 1%}, {name: b, rate: 1Gb/s, nameplate: 2Gb/s}]}
+"""
+
+
+@given(st.lists(edits(), min_size=1, max_size=4))
+def test_a_broken_calibration_loads_or_is_refused(changes: list[Edit]) -> None:
+    data = CALIBRATED.encode()
+    for change in changes:
+        data = change(data)
+    with tempfile.NamedTemporaryFile(suffix=".yaml") as file:
+        file.write(data)
+        file.flush()
+        survives(lambda: load_topology(file.name, nic_rate="1Gb/s"))
+
+
+def test_a_calibration_that_is_wrong_names_the_field() -> None:
+    for right, wrong, where in (
+        ("2026-11-20", "today", "$.measured.date"),
+        ("verbs", "pigeons", "$.measured.transport"),
+        ("transport: verbs", "transport: verbs, path: fast", "$.measured.path"),
+        ("3.1us", "3.1", "$.measured.alpha"),
+        ("0.6%", "0.6", "$.measured.spread"),
+        ("nameplate: 400Gb/s", "nameplate: much", "$.servers[0].nics[0].nameplate"),
+        ("1%", "-1%", "$.servers[0].nics[0].spread"),
+    ):
+        with pytest.raises(InputError, match=re.escape(where)):
+            read_yaml(CALIBRATED.replace(right, wrong, 1).encode(), "t.yaml", Given())
+
+
+SERVERS = [
+    Server("a b".replace(" ", "-"), (Nic("yes", 400 * GBPS, 300 * GBPS, 3), Nic("12:30", GBPS / 1000, GBPS)), 2, 10**9),
+    Server("{x}", (Nic("'q'", 0 * GBPS, GBPS, gpu=0),), 1, pod="n:[1]"),
+]
+
+
+def test_what_is_written_is_read_back() -> None:
+    measured = Measured(
+        "2026-11-20", "local", GBPS / GBPS / 10**6, None, GBPS / GBPS / 100, {"{x}/'q'": 2 * GBPS}, "compiled"
+    )
+    cluster = Cluster(tuple(SERVERS))
+    text = write_yaml(cluster, comments=["one\ntwo"], measured=measured, spreads={"{x}/'q'": 0.0123})
+    found = read_yaml(text.encode(), "t.yaml", Given())
+    # a rail that is not given is the position in the file
+    assert [s.name for s in found.cluster.servers] == ["a-b", "{x}"]
+    assert [[(n.name, n.out_rate, n.in_rate, n.gpu) for n in s.nics] for s in found.cluster.servers] == [
+        [(n.name, n.out_rate, n.in_rate, n.gpu) for n in s.nics] for s in SERVERS
+    ]
+    assert [(s.gpus, s.nvlink_rate, s.pod) for s in found.cluster.servers] == [
+        (s.gpus, s.nvlink_rate, s.pod) for s in SERVERS
+    ]
+    assert found.measured == measured
+
+
+def test_from_xml_to_a_cluster_a_value_passes_few_files() -> None:
+    """Counted once all modules are loaded."""
+    passed = set[str]()
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            passed.add(frame.f_code.co_filename)
+
+    load_topology(XML, servers=4)
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
+        load_topology(XML, servers=4)
+    finally:
+        sys.setprofile(before)
+    product = {
+        Path(name).resolve() for name in passed if Path(name).resolve().is_relative_to(EXAMPLES.parent / "optcc")
+    }
+    assert 0 < len(product) <= 12, sorted(product)

@@ -8,17 +8,24 @@ AWS's p4d-24xl-topo.xml (PCI devices alone).
 
 from __future__ import annotations
 
+import json
+import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
+from optcc.cli import main
 from optcc.discover import Topology, load_topology
 from optcc.discover.given import Given
 from optcc.errors import InputError
 from optcc.values.cluster import Server
 from tests.one_source import read_nccl_xml
-from tests.test_discover import GBPS, names, net, read
+from tests.test_discover import GBPS, Edit, edits, names, net, read
+from tests.topology_texts import HOPPER, RATE, survives
 
 
 def dump(body: str, given: Given | None = None, version: str = "1") -> Topology:
@@ -303,3 +310,112 @@ def test_fractions_stay_small() -> None:
     slot = slot_of(element)
     assert slot is not None
     assert slot.rate == Fraction(126) * GBPS
+
+
+def test_topo_tells_what_was_read_and_assumed_and_how_to_correct_it(tmp_path: Path) -> None:
+    matrix_file, written = tmp_path / "topo.txt", tmp_path / "t.yaml"
+    matrix_file.write_text(HOPPER)
+    arguments = ["topo", str(matrix_file), "--nic-rate", "400Gb/s", "--servers", "2", "-o", str(written)]
+    text = CliRunner().invoke(main, arguments)
+    assert text.exit_code == 0, text.output
+    for part in ("read\n", "assumed\n", "mlx5_bond_0: skipped", "to correct it: list it in --nics"):
+        assert part in text.stdout
+    value = json.loads(CliRunner().invoke(main, [*arguments, "--json"]).stdout)
+    assert [len(server["nics"]) for server in value["servers"]] == [8, 8]
+    assert all(a["to_correct"] for a in value["assumed"])
+    assert "nvidia-smi topo -m" in value["read"][0]
+    again = load_topology(str(written))
+    first = load_topology(str(matrix_file), nic_rate="400Gb/s", servers=2)
+    assert again.cluster == first.cluster
+    assert again.notes == (), "what is written down is no longer assumed"
+
+
+def test_every_assumption_that_something_can_be_done_about_says_what(tmp_path: Path) -> None:
+    bare = tmp_path / "t.xml"
+    bare.write_text(f"<system>{BARE}</system>")
+    for note in load_topology(str(bare), nic_rate="100Gb/s").assumed:
+        assert note.fix, note.what
+
+
+AMD = amd_gpu(0, "gfx942", 2) + amd_gpu(1, "gfx90a", 2)
+PLANE = 'gdr="1" rail="3" plane="1"'
+VM = f'<system version="2"><cpu numaid="3">{AMD}{net("cxi0", 0)}</cpu></system>'
+XMLS = [
+    VM,
+    f"<system>{BARE}</system>",
+    f'<system><cpu host_hash="0x1">{switch(0, "a")}</cpu><cpu>{net("b", 1)}</cpu></system>',
+    "<system>"
+    + "".join(
+        f'<cpu host_hash="0x{h}">{switch(0, "a")}{net("b", 1, rest=PLANE)}{net("c", 2)}</cpu>' for h in ("1", "2")
+    )
+    + "</system>",
+]
+NASTY = [
+    "",
+    "-1",
+    "0",
+    "9" * 12,
+    "1e3",
+    "0x10",
+    "nan",
+    "many",
+    " 1",
+    "\u0661",
+    "a/b",
+    "a=b",
+    "x" * 300,
+    "16 GT/s",
+    "^",
+    "gfx",
+]
+
+
+@st.composite
+def attribute_edits(draw: st.DrawFn) -> Edit:
+    """One attribute's value is another one, or the attribute is gone; or what `edits` do."""
+    at, value = draw(st.floats(0, 1, exclude_max=True)), draw(st.none() | st.sampled_from(NASTY))
+    other = draw(st.none() | edits())
+
+    def edit(data: bytes) -> bytes:
+        places = list(re.finditer(rb' [a-z_]+="([^"]*)"', data))
+        if other is not None or not places:
+            return data if other is None else other(data)
+        place = places[int(at * len(places))]
+        if value is None:
+            return data[: place.start()] + data[place.end() :]
+        return data[: place.start(1)] + value.encode() + data[place.end(1) :]
+
+    return edit
+
+
+BROKEN = given(st.sampled_from(XMLS), st.lists(attribute_edits(), min_size=1, max_size=4))
+
+
+def dialect_survives(text: str, changes: list[Edit]) -> None:
+    data = text.encode()
+    for change in changes:
+        data = change(data)
+    survives(lambda: read_nccl_xml(data, "t.xml", RATE))
+
+
+test_broken_dialects_load_or_are_refused = BROKEN(dialect_survives)
+
+
+@given(st.text(max_size=60), st.text(max_size=60))
+def test_any_options_are_taken_or_refused(nic_rate: str, nics: str) -> None:
+    survives(lambda: load_topology("uniform:servers=2,nics=2,rate=1Gb/s", nic_rate=nic_rate, nics=nics))
+
+
+def test_the_fuzz_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader with a fault that only broken files meet: an attribute taken for a number unseen."""
+    from optcc.discover import nccl_xml
+
+    def careless(element: object, key: str, path: str) -> int:
+        return int(element.get(key))  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(nccl_xml, "number", careless)
+    quick = settings(
+        max_examples=5000, phases=[Phase.generate], database=None, report_multiple_bugs=False, derandomize=True
+    )
+    with pytest.raises((TypeError, ValueError)):
+        quick(BROKEN(dialect_survives))()

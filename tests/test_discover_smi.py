@@ -19,8 +19,7 @@ from optcc.discover.pasted import without_colours
 from optcc.discover.smi_text import looks_like_smi
 from optcc.errors import InputError
 from tests.one_source import read_smi
-from tests.test_discover import GBPS
-from tests.test_discover_random import Edit, edits
+from tests.test_discover import GBPS, Edit, edits
 from tests.topology_texts import HOPPER, RATE, hopper, legend, matrix, survives
 
 

@@ -104,10 +104,15 @@ def beginning(path: str | Path, most: int) -> bytes:
         return b""
 
 
+_TAR_SUM = re.compile(rb" *[0-7]{1,7}[ \0]*")
+"""Of a header of a tarball, at its place there."""
+
+
 def may_be_tree(path: str | Path) -> bool:
     """Whether `path` is a folder, or a file that is no text, as tarballs are."""
     head = b"" if is_stdin(path) else beginning(path, 512)
-    return os.path.isdir(path) or b"\0" in head or head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ"))
+    packed = head.startswith((b"\x1f\x8b", b"BZh", b"\xfd7zXZ")) or _TAR_SUM.fullmatch(head[148:156]) is not None
+    return os.path.isdir(path) or b"\0" in head or packed
 
 
 def _bytes_of(path: str | Path, most: int) -> bytes:
