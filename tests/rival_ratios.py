@@ -7,7 +7,7 @@ from typing import Any
 
 import sympy as sp
 
-from optcc.theory.derivations import K, P, X, exact, results
+from optcc.theory.derivations import K, P, X, exact, rivals
 
 
 def compare(ranks: int, lost: Fraction) -> dict[str, Any]:
@@ -18,5 +18,5 @@ def compare(ranks: int, lost: Fraction) -> dict[str, Any]:
     values = {P: sp.Integer(ranks), X: exact(lost)}
     one_nic = lost.numerator == 1 and lost.denominator >= 2
     return {
-        r.id: sp.limit(r.expression.subs(values), K, sp.oo) for r in results() if one_nic or "hot-repair" not in r.id
+        r.id: sp.limit(r.expression.subs(values), K, sp.oo) for r in rivals() if one_nic or "hot-repair" not in r.id
     }

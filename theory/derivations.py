@@ -866,6 +866,11 @@ def r2cc() -> Result:
     )
 
 
+def rivals() -> tuple[Result, ...]:
+    """The optimum and its rivals."""
+    return optimum(), r2cc(), balance(), hot_repair()
+
+
 # What finite pipelines cost: equal segments, and how many to take; the count is real where it is optimised
 
 
@@ -1044,7 +1049,7 @@ def results() -> tuple[Result, ...]:
         *(single_straggler(), single_switch(), several_stragglers(), several_switch(), *limits()),
         *(one_over_p(), one_over_p_order(), half_rate(), hard_failure()),
         *(nested_rings(), two_patterns()),
-        *(optimum(), r2cc(), balance(), hot_repair()),
+        *rivals(),
         *(k_segments(), segment_count()),
         _result("allgather", allgather_terms()),
         _result("reduce-scatter", reduce_scatter_terms()),
