@@ -1,9 +1,9 @@
 """The command line, a file for each command. Only here are options read and results printed.
 
 Imported by: __main__.
-Imports: api, diagnose, discover, evaluation, export, fabric, fault_run, files, machine, planner, plans, reports,
+Imports: api, diagnose, discover, export, fabric, fault_run, files, machine, planner, plans, reports,
     runtime.compiled, runtime.control, runtime.devices, runtime.measuring, runtime.messages, runtime.verbs, schedule,
-    serve, simulation, sweep, theory, values.
+    serve, simulation, study, theory, values.
 """
 
 from optcc.cli import (

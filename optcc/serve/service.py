@@ -26,8 +26,8 @@ from optcc.diagnose.diagnosis import set_costs
 from optcc.diagnose.fit import Sure
 from optcc.diagnose.keep import DEFAULTS, InterruptionCosts, keep_or_drain, overhead, overheads_of
 from optcc.errors import InfeasibleError, InputError
-from optcc.planner.background import LateError, MemoryLimitError
-from optcc.planner.standby import MAX_SHAPES, Helper, Planner, Progress, Replanned, State
+from optcc.planner.background import Helper, LateError, MemoryLimitError
+from optcc.planner.standby import MAX_SHAPES, Planner, Progress, Replanned, State
 from optcc.plans.plan import Plan
 from optcc.reports.metrics import (
     ACHIEVED,
