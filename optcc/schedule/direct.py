@@ -474,8 +474,8 @@ def rows_of(found: Sequence[tuple[int, ...]]) -> DirectRows:
 # is the hub of x = (n t - 1)/(P-2) of the data, where t = 2 (P-1)/N is the bound in units of n/rate (as in
 # `optcc.theory.ring_shares`, proof id attained). Two ranks i and k have x_i + x_k for each other, each way. On one
 # rail, the data of all pairs is a matrix of equal row and column sums. Such a matrix is a sum of permutations (Birkhoff
-# 1946, von Neumann 1953). Each is a step without two senders for one receiver, as long as its smallest pair needs. So all
-# NICs are busy in every step, and chunks fill their steps. With nothing or one NIC dead the steps are those of a
+# 1946, von Neumann 1953). Each is a step without two senders for one receiver, as long as its smallest pair needs. So
+# all NICs are busy in every step, and chunks fill their steps. With nothing or one NIC dead the steps are those of a
 # round robin.
 #
 # The steps recur in every round. A pair's data comes first, then its results. Rank i begins with results for k when
