@@ -18,28 +18,184 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from optcc.errors import InputError
+from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
 from optcc.runtime.compiled.choice import ChunkPath, path_asked, path_of, warm
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.clocks import Clock
 from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
 from optcc.runtime.control.links import Links
-from optcc.runtime.control.lost_nics import LostNicsOf
-from optcc.runtime.control.member_failure import regroup, verdict
-from optcc.runtime.control.overseer import Overseer
+from optcc.runtime.control.overseer import GRACE_S, Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import arena_for
 from optcc.runtime.devices.host import Op
 from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
-from optcc.runtime.errors import CallsDifferError, PeerLateError, RankFailedError, TransportError
+from optcc.runtime.errors import (
+    CallsDifferError,
+    PeerLateError,
+    PeerLostError,
+    RankFailedError,
+    TransportError,
+    shortage,
+)
 from optcc.runtime.flows.ends import SIGNS
 from optcc.runtime.flows.timeouts import Timeouts
-from optcc.runtime.messages import CLOSE, Broken, FromRank, HasCalled, Left, Note, Strike
+from optcc.runtime.messages import CLOSE, Broken, FromRank, HasCalled, Late, Left, LostNics, Note, Shrink, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
 from optcc.schedule import Schedule
+
+_OF_A_NIC = ("nic down", "lost", "fenced")
+"""Kinds of notes that are no news of a NIC that plans do without."""
+
+
+class LostNicsOf:
+    """Which NICs of rank `rank` plans have to do without, by what its wires tell.
+
+    tell : for the hub, which has all ranks plan anew
+
+    A NIC that is back is used again where no other one is left, not before: it may go again. After all have been lost,
+    those that are back are used, and what has moved to the first of them is spread again. While all are lost nothing is
+    told, for no plan can do without.
+    """
+
+    def __init__(self, rank: int, tell: Callable[[LostNics], None]) -> None:
+        self._rank, self._tell = rank, tell
+        self._lost: set[str] = set()  # that have gone down since wires were made, and whose wires have not been since
+        self._reported: set[str] = set()  # of these, those that plans are to do without
+        self._alone = False  # all of them have been lost at the same time
+        self._without: set[str] = set()  # NICs of all ranks that plans do without
+
+    def renewed(self, nics: Sequence[str]) -> None:
+        """From now on plans do without these, of all ranks."""
+        self._without = {*nics}
+
+    def connected(self) -> None:
+        """Wires are new, and tell what they find."""
+        self._lost.clear()
+
+    def read(self, notes: Sequence[Note], layout: Layout) -> list[Note]:
+        """What wires have noted; returns what is news."""
+        mine = {nic.name for nic in layout.nics if nic.rank == self._rank and not nic.nvlink}
+        for note in notes:
+            if note.kind == "nic down":
+                self._lost.add(note.nic)
+            elif note.kind == "made anew":
+                self._lost.discard(note.nic)
+            self._alone = self._alone or self._lost >= mine
+        if not self._lost >= mine:
+            self._report(mine)
+        return [note for note in notes if note.kind not in _OF_A_NIC or not {note.nic, note.far} & self._without]
+
+    def _report(self, mine: set[str]) -> None:
+        dead = self._lost - self._reported
+        back = mine - self._lost if self._alone or self._reported | dead >= mine else set[str]()
+        self._alone = False
+        if dead or (back and len(mine) > 1):
+            self._reported = self._reported - back | dead
+            self._tell(LostNics(sorted(dead), sorted(back)))
+
+
+JUDGING_S = 10 * GRACE_S
+"""For a hub that lives to judge, on a machine that is busy."""
+
+HUB_GONE = "its process, which held the control channel, is gone"
+
+
+def verdict(error: Exception, control: Control, links: Links, within_s: float) -> RankFailedError:
+    """Who failed, as all ranks hear it: tells the overseer of `error` and waits for its word, `within_s` at most.
+
+    A rank that has lost a peer serves its flows meanwhile. Others may be about to accuse this rank, and must hear that
+    it is alive. Else its word would be the only one, when its own NICs have swallowed all.
+    """
+    if isinstance(error, RankFailedError):
+        return error
+    try:
+        if not isinstance(error, HubLostError):
+            if isinstance(error, CallsDifferError):  # the hub says who, once enough ranks have told what they called
+                _listen(control, within_s)
+            late = isinstance(error, PeerLateError | CallsDifferError)  # also for rank 0, but for what judging takes
+            _accuse(error, control)
+            _listen(control, JUDGING_S + (0 if late else within_s), links if isinstance(error, PeerLostError) else None)
+            cause = f"its process does not answer: it has not said who failed, within {within_s:.3g} s"
+            return RankFailedError(0, cause)
+    except RankFailedError as said:
+        return said
+    except HubLostError as lost:
+        error = lost
+    try:
+        control.check()  # what was said before it was lost counts
+    except RankFailedError as said:
+        return said
+    except HubLostError:
+        pass
+    return RankFailedError(0, HUB_GONE if control.rank else f"its own control channel has ended: {error}")
+
+
+def _listen(control: Control, within_s: float, links: Links | None = None) -> None:
+    """Hear what the hub says, and serve the flows of `links`, for so long; its verdict is raised."""
+    end = time.monotonic() + within_s
+    while (left := end - time.monotonic()) > 0:
+        try:
+            if links and links.up:
+                links.poll(end)
+            elif select.select([control], [], [], left)[0]:
+                control.check()
+        except PeerLostError:
+            pass  # one is enough
+        except (RankFailedError, HubLostError):
+            raise
+        except Exception:  # these flows are of no use any more
+            links = None
+
+
+def _accuse(error: Exception, control: Control) -> None:
+    if isinstance(error, PeerLateError):
+        control.tell(Late(error.blames, error.why))
+        return
+    if isinstance(error, CallsDifferError):
+        control.tell(Late(error.peer, str(error)))
+        return
+    cause = str(error) if isinstance(error, OptccError) else shortage(error)
+    blames = error.blames if isinstance(error, PeerLostError) else None
+    control.tell(Broken(cause or f"{type(error).__name__}: {error}", blames))
+
+
+def regroup(
+    control: Control, old: Membership, look: Callable[[float], None], within_s: float
+) -> tuple[Membership, list[int]]:
+    """After a rank has failed: this rank's place among those that go on, and their old numbers. All call this.
+
+    look : one wait up to a time of the monotonic clock, and what has come by then
+    within_s : for all that live to say so, from when the first has
+    Raises InputError where this rank is not among them, or nobody can bring them together.
+    """
+    hint = "Start the job again."
+    lost: HubLostError | None = None
+    try:
+        look(time.monotonic())  # the others may have gone on already
+        if control.regrouped is None:
+            control.tell(Shrink(within_s))
+        end = time.monotonic() + within_s + GRACE_S
+        while control.regrouped is None and time.monotonic() < end:
+            look(end)
+    except HubLostError as error:
+        lost = error
+    regrouped = control.regrouped
+    if regrouped is None:
+        what = f"rank 0 has not brought the others together within {within_s:.3g} s"
+        if lost:
+            what = "the control channel is gone with rank 0's process, so nobody can bring the others together"
+        raise InputError(what, where="shrink", hint=hint) from lost
+    ranks = regrouped.ranks
+    if old.rank not in ranks:
+        gone_on = f"ranks {', '.join(map(str, ranks))} have gone on without it"
+        hint = "Start the job again, or have them call grow and come in as a new rank."
+        raise InputError(f"rank {old.rank} is not among those that go on: {gone_on}", where="shrink", hint=hint)
+    address = (old.address[0], regrouped.port)
+    return Membership(ranks.index(old.rank), len(ranks), address, f"{old.job}'", old.secret), ranks
+
 
 JOIN_S = 120.0
 """For all ranks to be started and to come, or as long as an operation may take, if that is longer."""
