@@ -181,9 +181,10 @@ class Runner:
             return {"ran": ran, "exact": is_exact(memory.unload(self._buffer), self._expected)}
 
     def _begin(self, engine: Engine) -> None:
-        """All is ready here: wait until it is everywhere, and for a moment that all ranks agree on."""
+        """All is ready here: wait until it is everywhere, and for a moment by rank 0's clock."""
         clock = self._clock
-        at = clock.here(max(self.member.exchange(clock.hub(time.monotonic())))) + LEAD_S
+        self.member.exchange(None)
+        at = clock.here(self.member.exchange(clock.hub(time.monotonic()))[0]) + LEAD_S
         while time.monotonic() < at - PUNCTUAL_S:
             engine.serve(at - PUNCTUAL_S)
         while self.member.look_at_clock() < at:
