@@ -25,8 +25,7 @@ import numpy as np
 import optcc
 from benchmarks.memory_floor import fold_and_copy
 from benchmarks.pages import made_with, parser, quartiles, write
-from optcc.communicator.prepared import size_class
-from optcc.communicator.tuning import ROUNDS, Trial
+from optcc.communicator.prepared import ROUNDS, Trial, size_class
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_seconds, format_size
 

@@ -22,14 +22,14 @@ from typing import Any
 from lab import network
 from optcc.plans.files import load_plan
 from optcc.runtime.compiled.choice import path_asked, path_of, warm
-from optcc.runtime.control import processes
+from optcc.runtime.control import launch
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Session, result_of
-from optcc.runtime.control.serving import serve_child
+from optcc.runtime.control.runner import serve_child
 
 
 class Forked:
-    """A rank's process, with what `RankProcesses` uses of `subprocess.Popen`."""
+    """A rank's process, with what `Session` uses of `subprocess.Popen`."""
 
     def __init__(self, end: socket.socket, rank: int, world: int, environment: object = None) -> None:
         self._status: int | None = None
@@ -113,7 +113,7 @@ def run(case: Mapping[str, Any], folder: Path) -> dict[str, Any]:
 def main(arguments: Sequence[str]) -> int:
     """Run every case of a job."""
     warm(path_of(path_asked(os.environ), "verbs", "cpu"))  # before ranks are forked
-    processes.start_rank = Forked  # type: ignore[assignment]
+    launch.start_rank = Forked  # type: ignore[assignment]
     first_come_first_served()
     job = Path("/results") / arguments[0]
     outcomes: list[dict[str, Any]] = []

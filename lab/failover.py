@@ -20,7 +20,7 @@ from typing import Any
 
 from lab import network
 from lab.allreduce import Forked
-from optcc.runtime.control import processes
+from optcc.machine.workers import processes
 from optcc.runtime.wires.contract import Cause
 from tests import failover_cuts, failover_runs
 from tests.failover_cuts import KINDS

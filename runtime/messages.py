@@ -1,7 +1,7 @@
 """What the hub and the ranks say to each other. All of it travels as JSON (`codec`), nothing is ever unpickled.
 
-One command at a time goes to all ranks, and one reply comes from each. The hub may also ask at any moment for a sign of
-life, or report that the run has failed. Ranks send messages to each other and exchange values through it.
+Ranks command themselves. They send messages to each other and exchange values through the hub, which says who has
+failed, has plans renewed, and hands on what ranks are given to do, and what they report.
 """
 
 from __future__ import annotations
@@ -12,17 +12,7 @@ from typing import get_args
 
 from optcc.runtime.codec import Json
 
-# --- commands, from the hub to every rank ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Enlist:
-    """Take the job whose payload came before, and connect to the others. Again, for another job of the same ranks.
-
-    digests : of the job's schedules, by name
-    """
-
-    digests: Mapping[str, str]
+# --- what ranks are given to do ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -42,10 +32,10 @@ class Strike:
 
 
 @dataclass(frozen=True)
-class Prepare:
-    """Fill the buffer and get ready to run this algorithm, and to strike.
+class RunCall:
+    """Run this algorithm of the job once, and inject these faults.
 
-    timed : tell afterwards when each transfer landed
+    timed : report when each transfer landed, too
     """
 
     algorithm: str
@@ -53,50 +43,15 @@ class Prepare:
     timed: bool = False
 
 
-@dataclass(frozen=True)
-class Go:
-    """Run, starting at this time of the hub's monotonic clock (`clocks`)."""
-
-    at: float
-
-
-@dataclass(frozen=True)
-class Check:
-    """Compare the buffer with the reference."""
-
-
-@dataclass(frozen=True)
-class Quit:
-    """The end."""
+# --- from the hub to ranks --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Renew:
-    """To ranks that command themselves: once operation `after` is over, plan anew, without these NICs."""
+    """Once operation `after` is over, plan anew, without these NICs."""
 
     after: int
     nics: list[str]
-
-
-@dataclass(frozen=True)
-class TurnAway:
-    """The job is not run, for ranks have been told different things, or what cannot be: an InputError, in its parts."""
-
-    what: str
-    where: str | None = None
-    expected: str | None = None
-    got: str | None = None
-    hint: str | None = None
-
-
-Command = Enlist | Prepare | Go | Check | Quit | Renew | TurnAway
-
-# --- what else the hub says -----------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Ping:
-    """Are you alive?"""
 
 
 @dataclass(frozen=True)
@@ -140,7 +95,7 @@ class Payload:
 
 @dataclass(frozen=True)
 class Halt:
-    """To ranks that command themselves: begin no operation after the one you are in, and say which; Renew follows."""
+    """Begin no operation after the one you are in, and say which; Renew follows."""
 
 
 @dataclass(frozen=True)
@@ -153,34 +108,19 @@ class Regroup:
 
 @dataclass(frozen=True)
 class AskCall:
-    """To ranks that command themselves: what have you called as this operation? Answered once it is called."""
+    """What have you called as this operation? Answered once it is called."""
 
     operation: int
 
 
-ToRank = Command | Halt | AskCall | Regroup | Ping | RunFailed | RankMessage | SharedValues | Time | Payload
+ToRank = Renew | Halt | AskCall | Regroup | RunFailed | RankMessage | SharedValues | Time | Payload
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Pong:
-    """Alive: a number that grows with progress, and what is waited for."""
-
-    progress: int
-    waiting_for: str
-
-
-@dataclass(frozen=True)
-class Told:
-    """What a rank that others have started was told, before anything else: by name, the same on all ranks.
-
-    machine : `transports.this_machine`; wrong : why it cannot be
-    """
-
-    terms: Mapping[str, str]
-    machine: str
-    wrong: str = ""
+class Here:
+    """The first word of a rank that has inherited its connection."""
 
 
 @dataclass(frozen=True)
@@ -202,10 +142,15 @@ class RankJournal:
 
 
 @dataclass(frozen=True)
-class Reply:
-    """A command is done. Values that are dataclasses travel by `codec.plain` and `codec.typed`."""
+class Report:
+    """What has become of what this rank was given to do. Dataclasses travel by `codec.plain` and `codec.typed`."""
 
     value: Json = None
+
+
+@dataclass(frozen=True)
+class Left:
+    """This rank has left, in order."""
 
 
 @dataclass(frozen=True)
@@ -285,11 +230,9 @@ class Shrink:
 
 
 Judged = Halted | LostNics | Late | HasCalled | Shrink
-"""What only ranks that command themselves say."""
+FromRank = Judged | Here | Saw | RankJournal | Report | Left | Broken | Post | Share | AskTime
 
-FromRank = Judged | Told | Pong | Saw | RankJournal | Reply | Broken | Post | Share | AskTime
-
-# --- inside replies -------------------------------------------------------------------------------------------------
+# --- inside reports -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -338,7 +281,7 @@ FRAME_LIMIT = 1 << 26
 """The most bytes of one message between a hub and a rank that know each other."""
 
 PIECE_BYTES = 1 << 20
-"""Of a payload at a time, so that a question for a sign of life need not wait for the rest."""
+"""Of a payload at a time, so that what else is said need not wait for the rest."""
 
 PIECE = b"\0"
 """The first byte of a frame that is a piece of a payload; messages start with a brace."""

@@ -9,28 +9,61 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from optcc.runtime.control.channel import Control
-from optcc.runtime.control.hub import Hub
+from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.router import Door
-from optcc.runtime.messages import Check, Reply
+from optcc.runtime.errors import RankFailedError
+from optcc.runtime.messages import Report, RunFailed
 
 SECRET = b"a secret of a test, long enough"
 DOOR = Door("it", SECRET, "127.0.0.1", 0)
 
 
-def member(hub: Hub, rank: int = 0, world: int = 1, **but: Any) -> Control:
+def member(hub: Overseer, rank: int = 0, world: int = 1, **but: Any) -> Control:
     """A rank that joins; `but`: what it says differently."""
     who: dict[str, Any] = {"job": "it", "secret": SECRET, "rank": rank, "world": world, "within_s": 10.0}
     return Control.join(hub.address, **{**who, **but})
 
 
 @contextlib.contextmanager
-def star(ranks: int, limit_s: float = 300.0, **settings: Any) -> Iterator[tuple[Hub, list[Control]]]:
+def opened(ranks: int, door: Door | None = DOOR, within_s: float = 300.0, **how: Any) -> Iterator[Overseer]:
+    """A hub at work, for a command; it ends at once, whoever is there."""
+    hub = Overseer(ranks, door, within_s, commands=True, **how).start()
+    try:
+        yield hub
+    finally:
+        hub._awaited, hub._present = set(), set()
+        hub.leave()
+
+
+@contextlib.contextmanager
+def star(ranks: int, limit_s: float = 300.0, **settings: Any) -> Iterator[tuple[Overseer, list[Control]]]:
     """A hub and its ranks, all in this process. `limit_s` : as of `Control.join`"""
     with contextlib.ExitStack() as stack:
-        hub = stack.enter_context(Hub(ranks, DOOR, **settings))
+        hub = stack.enter_context(opened(ranks, **settings))
         members = [stack.enter_context(member(hub, rank, ranks, limit_s=limit_s)) for rank in range(ranks)]
-        hub.gather(10)
+        gather(hub, 10)
         yield hub, members
+
+
+def gather(hub: Overseer, within_s: float) -> None:
+    """All ranks are there; RankFailedError otherwise."""
+    if hub.news.get(timeout=within_s) is not None:
+        raise hub.last_words()
+
+
+def verdict(hub: Overseer, within_s: float = 10.0) -> RankFailedError:
+    """What the hub says of a failed job, after whatever ranks have reported."""
+    while not isinstance(hub.news.get(timeout=within_s), RunFailed):
+        pass
+    return hub.last_words()
+
+
+def parcel(control: Control) -> bytes:
+    """The next payload that the hub ships."""
+    while not control.parcels:
+        control._wait(10)
+        control.check()
+    return control.parcels.popleft()
 
 
 def together(*calls: Callable[[], Any]) -> list[Any]:
@@ -40,18 +73,21 @@ def together(*calls: Callable[[], Any]) -> list[Any]:
         return [future.exception() or future.result() for future in futures]
 
 
-def works(hub: Hub, members: list[Control]) -> bool:
-    """Whether an exchange among all and an order to all succeed."""
+def works(hub: Overseer, members: list[Control]) -> bool:
+    """Whether an exchange among all succeeds, and what the hub ships is had and reported on by all."""
 
     def obey(control: Control) -> list[Any]:
         values = control.exchange(control.rank)
-        control.command()
-        control.tell(Reply(control.rank))
+        control.tell(Report(parcel(control).decode()))
         return values
 
+    def command() -> list[Any]:
+        hub.ship(b"a job")
+        return sorted(hub.news.get(timeout=10) for _ in members)  # type: ignore[type-var]
+
     everyone = list(range(len(members)))
-    *values, replies = together(*(lambda c=c: obey(c) for c in members), lambda: hub.order(Check(), 10))
-    return values == [everyone] * len(members) and replies == everyone
+    *values, reports = together(*(lambda c=c: obey(c) for c in members), command)
+    return values == [everyone] * len(members) and reports == [(rank, "a job") for rank in everyone]
 
 
 def eventually(what: Callable[[], bool], within_s: float = 10.0) -> bool:

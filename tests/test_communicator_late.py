@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import optcc
+from optcc.communicator.collectives import FIRST, Punctuality
 from optcc.communicator.prepared import SMALL
-from optcc.communicator.punctual import FIRST, Punctuality
 from optcc.runtime.messages import Note
 from tests.communicators import Ranks
 

@@ -10,8 +10,7 @@ import pytest
 
 import optcc
 from optcc.communicator.clusters import PER_CHUNK, message_costs
-from optcc.communicator.prepared import SMALL
-from optcc.communicator.tuning import ROUNDS, Trial, candidates, fastest
+from optcc.communicator.prepared import ROUNDS, SMALL, Trial, candidates, fastest
 from tests.communicators import Ranks
 
 SIZE = 2 * SMALL

@@ -7,7 +7,6 @@ import os
 import socket
 import struct
 import threading
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -18,50 +17,46 @@ import pytest
 from optcc.runtime import messages
 from optcc.runtime.codec import encode
 from optcc.runtime.control import channel as control_module
-from optcc.runtime.control import hub as hub_module
 from optcc.runtime.control import router
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
-from optcc.runtime.control.hub import Hub
 from optcc.runtime.errors import PeerLateError, RankFailedError, TransportError
-from optcc.runtime.messages import PIECE, Broken, Check, Go, Payload, Ping, Pong, Post, Prepare, Saw, Share
-from tests.control_star import DOOR, eventually, member, star, together, works
+from optcc.runtime.messages import PIECE, AskCall, Broken, Halt, Payload, Post, Renew, RunFailed, Saw, Share
+from tests.control_star import eventually, member, opened, parcel, star, together, verdict, works
 
 
 def test_a_large_parcel_arrives_whole() -> None:
     data = np.random.default_rng(1).bytes(40_000_001)
     with star(2) as (hub, members):
+        asked: list[bool] = []
+        members[1].on_ask = lambda operation: asked.append(bool(members[1].parcels))
         hub.ship(data)
-        hub.send([1], Ping())  # in between is answered in between
-        got = together(*(lambda c=c: c.payload() for c in members))
+        hub._send([1], AskCall(1))  # in between is heard in between
+        got = together(*(lambda c=c: parcel(c) for c in members))
         assert got == [data, data]
+        assert asked == [False]
         assert works(hub, members)
 
 
 def test_a_parcel_that_is_not_what_was_announced_is_refused() -> None:
     with star(1) as (hub, (control,)):
-        hub.send([0], Payload(2))
+        hub._send([0], Payload(2))
         hub._board._call(lambda: hub._board._write(0, PIECE + b"abc"))
         with pytest.raises(HubLostError, match="is not what it has announced"):
-            control.payload()
+            parcel(control)
 
 
-def test_commands_without_waiting_and_in_order() -> None:
-    with star(1) as (hub, (control,)):
-        assert control.poll_command() is None
-        hub.send([0], Prepare("a", []))
-        hub.send([0], Prepare("b", []))
-        assert control.command() == Prepare("a", [])
-        assert control.command() == Prepare("b", [])
-        assert control.poll_command() is None
-
-
-def test_a_command_that_comes_during_an_exchange_is_kept() -> None:
+def test_what_comes_during_an_exchange_is_kept_in_order() -> None:
     with star(2) as (hub, members):
-        hub.send([0], Prepare("later", []))
+        for after in (1, 2):
+            hub._send([0], Halt())
+            hub._send([0], Renew(after, []))
+        hub._send([0], Halt())
         first = together(lambda: members[0].exchange("a"), lambda: members[1].exchange("b"))
         assert first == [["a", "b"]] * 2
-        assert members[0].poll_command() == Prepare("later", [])
+        assert [renewal.after for renewal in members[0].renewals] == [1, 2]
+        assert members[0].halts == 1
+        assert not members[1].renewals
 
 
 def test_exchanges_do_not_mix() -> None:
@@ -121,19 +116,9 @@ def test_a_rank_that_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPat
         assert 0 < len(unread) < 200, "messages beyond the backlog are dropped"
 
 
-def test_pings_are_answered_by_whoever_waits() -> None:
-    with star(1) as (hub, (control,)):
-        control.state = lambda: Pong(7, "Godot")
-        hub.send([0], Ping())
-        control.sleep_until(time.monotonic() + 0.2)
-        assert [message for _, message in hub._hear(5)] == [Pong(7, "Godot")]
-
-
 WAITS: dict[str, Callable[[Control], Any]] = {
-    "command": lambda control: control.command(),
     "exchange": lambda control: control.exchange(None),
-    "sleep": lambda control: control.sleep_until(time.monotonic() + 10),
-    "payload": lambda control: control.payload(),
+    "parcel": parcel,
 }
 
 
@@ -149,53 +134,57 @@ def test_the_verdict_reaches_all_wherever_they_wait(wait: Callable[[Control], An
 
         def breaks() -> None:
             members[1].tell(Broken("has a fit"))
-            say(members[1], Control.command)
+            say(members[1], parcel)
 
-        error = together(lambda: hub.replies(10), lambda: say(members[0]), breaks, lambda: say(members[2]))[0]
+        error = together(lambda: verdict(hub), lambda: say(members[0]), breaks, lambda: say(members[2]))[0]
         assert isinstance(error, RankFailedError)
         assert str(error) == "rank 1 failed: has a fit"
         assert error.seen_by == dict.fromkeys(range(3), "rank 1 failed: has a fit")
 
 
+def test_a_verdict_that_was_read_before_ends_the_next_exchange() -> None:
+    """It may come right behind something else that was waited for: who exchanges then would wait in vain."""
+    with star(2) as (_, members):
+        members[1].tell(Broken("has a fit"))
+        for wait in (parcel, lambda control: control.exchange(None)):
+            with pytest.raises(RankFailedError, match="rank 1 failed: has a fit"):
+                wait(members[0])
+
+
 @pytest.mark.parametrize("wait", WAITS.values(), ids=WAITS)
 def test_a_hub_that_is_gone_is_noticed_wherever_one_waits(wait: Callable[[Control], Any]) -> None:
     with contextlib.ExitStack() as stack:
-        with Hub(2, DOOR) as hub:
+        with opened(2) as hub:
             control = stack.enter_context(member(hub, 0, 2))
+            hub._board.__exit__()
         with pytest.raises(HubLostError, match="lost the hub"):
             wait(control)
 
 
-def test_a_rank_that_hangs_up_has_failed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(hub_module, "FAREWELL_S", 0.2)  # nobody here listens to the verdict
-    with contextlib.ExitStack() as stack:
-        hub = stack.enter_context(Hub(2, DOOR))
-        leaving = member(hub, 0, 2)
-        stack.enter_context(member(hub, 1, 2))
-        hub.gather(10)
-        leaving.__exit__()
-        with pytest.raises(RankFailedError, match="rank 0 failed: closed its control connection"):
-            hub.order(Check(), 10)
+def test_a_rank_that_hangs_up_has_failed() -> None:
+    with star(2) as (_, members):
+        members[0].__exit__()
+        with pytest.raises(RankFailedError, match="rank 0 failed: its process has ended, or its connection was cut"):
+            members[1].exchange(None)
 
 
 @pytest.mark.parametrize(
     ("nonsense", "complaint"),
     [
-        (encode(Go(0.0)), "unexpected kind of message 'Go'"),
+        (encode(RunFailed(1, "x")), "unexpected kind of message 'RunFailed'"),
         (b"garbage", "7 bytes that are not JSON"),
         (encode(Post(9, None)), "a message to rank 9"),
         (encode(Share(1, None)) + b" ", "a second value in exchange 1"),
     ],
 )
 def test_a_rank_that_talks_nonsense_has_failed(
-    nonsense: bytes, complaint: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+    nonsense: bytes, complaint: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(hub_module, "FAREWELL_S", 0.2)  # nobody here listens to the verdict
-    with star(2) as (hub, members):
-        members[0]._send(Share(1, None))
+    with star(2) as (_, members):
+        members[0].tell(Share(1, None))
         members[0]._connection.send_bytes(members[0]._ours.seal(nonsense))
         with pytest.raises(RankFailedError, match=f"rank 0 failed: has sent nonsense: {complaint}"):
-            hub.replies(10)
+            parcel(members[1])
     assert any(f"rank 0 has sent nonsense: {complaint}" in line for line in caplog.messages)
 
 
@@ -204,16 +193,15 @@ def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.
     with star(1) as (hub, (control,)):
         with pytest.raises(TransportError, match="bytes in one message, at most 1000 can be sent"):
             control.exchange("x" * 1000)
-        hub.send([0], Prepare("x" * 1000, []))
+        hub._send([0], Renew(1, ["x" * 1000]))
         with pytest.raises(HubLostError, match="bad message length"):
-            control.command()
+            parcel(control)
     monkeypatch.setattr(control_module, "FRAME_LIMIT", messages.FRAME_LIMIT)
     monkeypatch.setattr(router, "FRAME_LIMIT", 1000)
-    monkeypatch.setattr(hub_module, "FAREWELL_S", 0.2)
     with star(1) as (hub, (control,)):
         control.send(0, "x" * 1000)
         with pytest.raises(RankFailedError, match="bytes, at most 1016 are taken"):
-            hub.replies(10)
+            parcel(control)
 
 
 def test_half_a_message_is_not_waited_for_for_ever() -> None:

@@ -22,10 +22,10 @@ from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import Address, HubLostError
 from optcc.runtime.control.framing import framed
 from optcc.runtime.control.greeting import PROTOCOL, Challenge, Hello, Introduction, RefusedError, proof, proves
-from optcc.runtime.control.hub import Hub
+from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.messages import Go
-from tests.control_star import DOOR, SECRET, eventually, member, star, works
+from optcc.runtime.messages import Halt
+from tests.control_star import DOOR, SECRET, eventually, gather, member, opened, star, verdict, works
 from tests.free_port import free_port
 
 REFUSED = {
@@ -66,7 +66,10 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 def test_a_hub_that_does_not_know_the_secret_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(admission, "proves", lambda *_: True)  # it takes everybody, to learn what they say
-    with Hub(1, replace(DOOR, secret=b"a guess")) as hub, pytest.raises(RefusedError, match="does not know the secret"):
+    with (
+        opened(1, replace(DOOR, secret=b"a guess")) as hub,
+        pytest.raises(RefusedError, match="does not know the secret"),
+    ):
         member(hub)
 
 
@@ -87,7 +90,7 @@ GARBAGE = {
     "a pickle": struct.pack("!i", 20) + pickle.dumps({"a": 1}).ljust(20, b"."),
     "too long": struct.pack("!i", 4097),
     "negative length": struct.pack("!i", -7),
-    "a command": struct.pack("!i", len(encode(Go(0.0)))) + encode(Go(0.0)),
+    "a command": struct.pack("!i", len(encode(Halt()))) + encode(Halt()),
     "cut short": struct.pack("!i", 100) + b"{",
     "an odd proof": framed(encode(Introduction(Hello("it", 0, 1, "\udcff"), "\udcff"))),
 }
@@ -112,11 +115,11 @@ def test_garbage_harms_nobody(garbage: bytes, caplog: pytest.LogCaptureFixture) 
 
 def test_silent_strangers_hold_up_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(admission, "GREETING_S", 3600.0)
-    with Hub(1, DOOR) as hub, contextlib.ExitStack() as stack:
+    with opened(1) as hub, contextlib.ExitStack() as stack:
         for _ in range(admission.STRANGERS):
             stack.enter_context(socket.create_connection(hub.address))
         control = stack.enter_context(member(hub))
-        hub.gather(10)
+        gather(hub, 10)
         assert works(hub, [control])
         assert len(caplog.messages) == 1, "one of the strangers was dropped for the member"
 
@@ -140,13 +143,13 @@ def test_a_steady_flood_of_strangers_holds_up_nobody(
         for sock in opened:
             sock.close()
 
-    with Hub(4, DOOR) as hub, ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
+    with opened(4) as hub, ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
         flooding = pool.submit(flood, hub.address)
         stack.callback(over.set)
         for _ in range(2 * admission.STRANGERS):
             came.acquire()
         members = [stack.enter_context(member(hub, rank, 4, within_s=60.0)) for rank in range(4)]
-        hub.gather(60)
+        gather(hub, 60)
         assert works(hub, members)
         assert not flooding.done()
         over.set()
@@ -159,7 +162,7 @@ def test_the_silent_and_the_slow_are_sent_away(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(admission, "GREETING_S", 0.3)
-    with Hub(1, DOOR) as hub, contextlib.ExitStack() as stack:
+    with opened(1) as hub, contextlib.ExitStack() as stack:
         silent = stack.enter_context(socket.create_connection(hub.address, 10))
         slow = stack.enter_context(socket.create_connection(hub.address))
         slow.sendall(struct.pack("!i", 100))
@@ -178,7 +181,7 @@ def test_who_came_first_is_dropped_for_the_next(
 ) -> None:
     monkeypatch.setattr(admission, "STRANGERS", 3)
     monkeypatch.setattr(admission, "GREETING_S", 3600.0)
-    with Hub(1, DOOR) as hub, contextlib.ExitStack() as stack:
+    with opened(1) as hub, contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(socket.create_connection(hub.address, 10)) for _ in range(5)]
         assert eventually(lambda: sum("3 others that have come since" in line for line in caplog.messages) == 2)
         for sock, dropped in zip(crowd, (True, True, False, False, False), strict=True):
@@ -195,7 +198,7 @@ def test_who_came_first_is_dropped_for_the_next(
 def test_the_log_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(admission, "LOG_S", 3600.0)
     monkeypatch.setattr(admission, "LOG_LINES", 3)
-    with Hub(1, DOOR) as hub:
+    with opened(1) as hub:
         for _ in range(8):
             with socket.create_connection(hub.address, 10) as sock:
                 sock.sendall(GARBAGE["negative length"])
@@ -211,26 +214,25 @@ def test_the_log_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog
 
 
 def test_those_who_have_not_come_are_named() -> None:
-    missing = r"3 of 4 ranks have not come to 127.0.0.1:\d+ within 0.3 s: 0, 1, 3$"
-    with Hub(4, DOOR) as hub, member(hub, 2, 4), pytest.raises(TransportError, match=missing):
-        hub.gather(0.3)
+    missing = r"rank 0 failed: not there: 3 of 4 ranks have not come to 127.0.0.1:\d+ within 0.3 s: 0, 1, 3$"
+    with opened(4, within_s=0.3) as hub, member(hub, 2, 4), pytest.raises(RankFailedError, match=missing):
+        raise verdict(hub)
 
 
 def test_one_that_ends_before_it_has_come_is_named_at_once() -> None:
-    with Hub(2, obituary=lambda rank: f"exited as {rank}") as hub, hub.attach(0):
+    with opened(2, None, obituary=lambda rank: f"exited as {rank}") as hub, hub.attach(0):
         hub.attach(1).close()
-        with pytest.raises(RankFailedError, match="rank 1 failed: exited as 1"):
-            hub.gather(3600)
+        assert str(verdict(hub)) == "rank 1 failed: exited as 1"
 
 
 def test_a_hub_without_a_door_has_those_it_is_attached_to() -> None:
-    with Hub(2) as hub, contextlib.ExitStack() as stack:
+    with opened(2, None, within_s=0.1) as hub:
+        missing = r"rank 0 failed: not there: 2 of 2 ranks have not come within 0.1 s: 0, 1"
+        assert str(verdict(hub)) == missing
+    with opened(2, None) as hub, contextlib.ExitStack() as stack:
         ends = [stack.enter_context(hub.attach(rank)) for rank in range(2)]
-        missing = r"2 of 2 ranks have not come within 0.1 s: 0, 1$"
-        with pytest.raises(TransportError, match=missing):
-            hub.gather(0.1)
         members = [stack.enter_context(Control.inherited(end.detach(), rank, 2)) for rank, end in enumerate(ends)]
-        hub.gather(10)
+        gather(hub, 10)
         assert works(hub, members)
 
 
@@ -246,12 +248,12 @@ def test_ranks_may_come_before_the_hub() -> None:
     with ThreadPoolExecutor(1) as pool:
         coming = pool.submit(Control.join, address, job="it", secret=SECRET, rank=0, world=1, within_s=10)
         time.sleep(0.2)
-        with Hub(1, replace(DOOR, port=port)) as hub, coming.result() as control:
-            hub.gather(10)
+        with opened(1, replace(DOOR, port=port)) as hub, coming.result() as control:
+            gather(hub, 10)
             assert works(hub, [control])
 
 
 def test_a_port_in_use_is_a_clear_error() -> None:
     in_use = r"cannot listen for ranks at 127\.0\.0\.1:\d+: .*in use"
-    with Hub(1, DOOR) as hub, pytest.raises(TransportError, match=in_use):
-        Hub(1, replace(DOOR, port=hub.address[1]))
+    with opened(1) as hub, pytest.raises(TransportError, match=in_use):
+        Overseer(1, replace(DOOR, port=hub.address[1]), 1.0)

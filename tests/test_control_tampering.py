@@ -6,22 +6,20 @@ import contextlib
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from optcc.runtime.codec import encode
-from optcc.runtime.control import failure_detector
-from optcc.runtime.control import hub as hub_module
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.framing import framed
-from optcc.runtime.control.hub import Hub
+from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.messages import Check, Reply, RunFailed, Saw
-from tests.control_star import DOOR, member, together
+from optcc.runtime.messages import AskTime, Broken, RunFailed, Saw
+from tests.control_star import DOOR, eventually, gather, member, opened, together, verdict
 
 Tamper = Callable[[bytes, bytes, bytes, bytes], list[bytes]]
 """(a message that came before, the next two, one that went the other way) -> what goes on instead of the two."""
@@ -45,7 +43,7 @@ GREETING = {"hub": 2, "rank": 1}
 class Proxy:
     """Passes on frames between one rank and the hub, and tampers with those of `victim` once it is told to."""
 
-    def __init__(self, stack: contextlib.ExitStack, hub: Hub, victim: str, tamper: Tamper) -> None:
+    def __init__(self, stack: contextlib.ExitStack, hub: Overseer, victim: str, tamper: Tamper) -> None:
         self._victim, self._tamper = victim, tamper
         self.armed = threading.Event()
         self.last: dict[str, bytes] = {}  # by who has sent it
@@ -97,51 +95,50 @@ class Proxy:
 
 
 @contextlib.contextmanager
-def attacked(victim: str, tamper: Tamper) -> Iterator[tuple[Hub, list[Control], Proxy]]:
+def attacked(victim: str, tamper: Tamper) -> Iterator[tuple[Overseer, list[Control], Proxy]]:
     """A hub of three ranks, of which rank 1 comes through a proxy."""
     with contextlib.ExitStack() as stack:
-        hub = stack.enter_context(Hub(3, DOOR))
+        hub = stack.enter_context(opened(3))
         proxy = Proxy(stack, hub, victim, tamper)
         members = [stack.enter_context(member(hub, rank, 3)) for rank in (0, 2)]
         through = Control.join(proxy.address, job="it", secret=DOOR.secret, rank=1, world=3, within_s=10.0)
         members.insert(1, stack.enter_context(through))
-        hub.gather(10)
+        gather(hub, 10)
         yield hub, members, proxy
 
 
 def serve(control: Control) -> str:
-    """What a rank does until a verdict, which it tells."""
+    """What a rank does until a verdict, which it tells: it asks for the time, often, and is answered."""
     try:
+        turn = 0
         while True:
-            control.command()
-            control.tell(Reply())
+            turn += 1
+            control.tell(AskTime(turn))
+            control.check()
+            time.sleep(0.01)
     except RankFailedError as verdict:
         with contextlib.suppress(HubLostError):
             control.tell(Saw(str(verdict)))
         return str(verdict)
 
 
-@pytest.fixture(autouse=True)
-def _often(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While one message is held back the next is a ping, or its answer: soon."""
-    monkeypatch.setattr(hub_module, "PING_S", 0.02)
-    monkeypatch.setattr(failure_detector, "PING_S", 0.02)
+def arm(proxy: Proxy) -> None:
+    """Once a message has gone each way."""
+    assert eventually(lambda: len(proxy.last) == 2)
+    proxy.armed.set()
 
 
 @pytest.mark.parametrize("victim", ["hub", "rank"])
 def test_a_proxy_that_only_passes_on_is_not_noticed(victim: str) -> None:
     with attacked(victim, lambda before, one, two, back: [one, two]) as (hub, members, proxy):
 
-        def command() -> Any:
-            hub.order(Check(), 60)
-            proxy.armed.set()
-            values = [hub.order(Check(), 60) for _ in range(3)]
-            hub.failure(0, "enough")
-            return values
+        def command() -> str:
+            arm(proxy)
+            time.sleep(0.2)
+            members[0].tell(Broken("enough"))
+            return str(verdict(hub))
 
-        values, *told = together(command, *(lambda c=c: serve(c) for c in members))
-        assert values == [[None] * 3] * 3
-        assert told == ["rank 0 failed: enough"] * 3
+        assert together(command, *(lambda c=c: serve(c) for c in members)) == ["rank 0 failed: enough"] * 4
 
 
 @pytest.mark.parametrize("victim", ["hub", "rank"])
@@ -149,16 +146,12 @@ def test_a_proxy_that_only_passes_on_is_not_noticed(victim: str) -> None:
 def test_what_has_been_tampered_with_ends_all_alike(victim: str, tamper: Tamper) -> None:
     with attacked(victim, tamper) as (hub, members, proxy):
 
-        def command() -> Any:
-            hub.order(Check(), 60)  # a message has gone each way
-            proxy.armed.set()
-            while True:
-                hub.order(Check(), 60)
+        def command() -> str:
+            arm(proxy)
+            return str(verdict(hub))
 
-        error, *told = together(command, *(lambda c=c: serve(c) for c in members))
-        assert isinstance(error, RankFailedError)
-        assert str(error) == f"rank 1 failed: {TAMPERED}"
-        assert told == [str(error)] * 3, "the one that it happened to, and the others"
+        told = together(command, *(lambda c=c: serve(c) for c in members))
+        assert told == [f"rank 1 failed: {TAMPERED}"] * 4, "the one that it happened to, and the others"
 
 
 def test_a_cut_connection_ends_all() -> None:
@@ -167,15 +160,15 @@ def test_a_cut_connection_ends_all() -> None:
 
         def lost() -> str:
             with pytest.raises(HubLostError, match="lost the hub") as caught:
-                members[1].command()
+                members[1].exchange(None)
             return str(caught.value)
 
-        def cut() -> Any:
+        def cut() -> str:
             proxy.cut()
-            return hub.order(Check(), 10)
+            return str(verdict(hub))
 
         error, first, _, third = together(cut, lambda: serve(members[0]), lost, lambda: serve(members[2]))
-        assert str(error) == first == third == "rank 1 failed: closed its control connection"
+        assert error == first == third == "rank 1 failed: its process has ended, or its connection was cut"
 
 
 def test_a_seal_fits_one_message_one_place_and_one_key() -> None:

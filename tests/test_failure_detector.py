@@ -1,66 +1,20 @@
-"""Who is to blame for a failed run: silence, standstill and accusations, and what ranks do until the verdict."""
+"""Who is to blame for a failed run, by what ranks say, and what ranks do until the verdict."""
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 import pytest
 
-from optcc.runtime.control.failure_detector import GRACE_S, PING_S, Accusation, FailureDetector, most_accused
-from optcc.runtime.control.serving import _await_verdict
+from optcc.runtime.control.member import _listen
+from optcc.runtime.control.overseer import GRACE_S, Accusation, FailureDetector, most_accused
 from optcc.runtime.errors import FlowSeveredError, RankFailedError, TransportError
-from optcc.runtime.messages import Broken, Pong, Reply
-
-
-def test_the_detector_waits_for_every_reply() -> None:
-    detector = FailureDetector(3, patience_s=2.0, now=0.0)
-    for rank in range(3):
-        assert detector.pending
-        detector.heard(rank, Reply(), 0.1)
-    assert not detector.pending
-    assert detector.verdict(100.0) is None
-
-
-def test_the_detector_pings_those_that_owe_a_reply() -> None:
-    detector = FailureDetector(3, patience_s=2.0, now=0.0)
-    assert detector.to_ask(PING_S / 2) == []
-    detector.heard(1, Reply(), 0.1)
-    assert detector.to_ask(PING_S) == [0, 2]
-    detector.heard(0, Pong(1, "x"), 0.6)
-    assert detector.to_ask(1.2 * PING_S) == []
-    assert detector.to_ask(2 * PING_S) == [0], "rank 2 has not answered yet"
-
-
-def test_the_detector_takes_silence_for_death_after_its_patience() -> None:
-    detector = FailureDetector(2, patience_s=2.0, now=0.0)
-    assert detector.to_ask(1.0) == [0, 1]
-    detector.heard(0, Pong(1, "x"), 1.0)
-    for second in (1.5, 2.5):
-        detector.heard(0, Pong(int(10 * second), "x"), second)
-        assert detector.verdict(second) is None
-    assert detector.verdict(3.1) == (1, "no sign of life for 2 s")
-
-
-def test_the_detector_tells_a_silent_rank_from_those_that_wait_for_it() -> None:
-    detector = FailureDetector(3, patience_s=2.0, now=0.0)
-    detector.to_ask(1.0)
-    for rank in (0, 2):
-        detector.heard(rank, Pong(0, "waits"), 1.0)
-    assert detector.verdict(2.9) is None
-    assert detector.verdict(3.1) == (1, "no sign of life for 2 s"), "not rank 0, which answers"
-
-
-def test_the_detector_notices_that_nothing_moves() -> None:
-    detector = FailureDetector(2, patience_s=2.0, now=0.0)
-    for second in range(1, 4):
-        assert detector.verdict(second) is None
-        for rank in detector.to_ask(second):
-            detector.heard(rank, Pong(5, "2 transfers"), second)
-    assert detector.verdict(3.1) == (0, "no progress anywhere for 2 s; there: 2 transfers")
+from optcc.runtime.messages import Broken
 
 
 def test_the_detector_prefers_evidence_to_hearsay() -> None:
-    detector = FailureDetector(3, patience_s=9.0, now=0.0)
+    detector = FailureDetector()
     detector.heard(0, Broken("lost rank 1: it closed the connection", blames=1), 1.0)
     assert detector.verdict(1.0 + GRACE_S / 2) is None
     assert detector.verdict(1.0 + GRACE_S) == (1, "rank 0 lost rank 1: it closed the connection")
@@ -113,7 +67,7 @@ def test_the_witness_is_one_that_nobody_accuses() -> None:
 
 @pytest.mark.parametrize("later_s", [0.0, 0.5])
 def test_the_detector_hears_others_before_it_takes_an_accusation(later_s: float) -> None:
-    detector = FailureDetector(4, patience_s=9.0, now=0.0)
+    detector = FailureDetector()
     for nth, (accuser, said) in enumerate(accused(*DARK_SPEAKS_FIRST).items()):
         detector.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0 + nth * later_s)
     assert detector.verdict(0.99 + GRACE_S) is None
@@ -122,40 +76,49 @@ def test_the_detector_hears_others_before_it_takes_an_accusation(later_s: float)
 
 def test_without_the_others_the_first_accusation_would_be_the_verdict() -> None:
     """The negative control: what it was."""
-    detector = FailureDetector(4, patience_s=9.0, now=0.0)
+    detector = FailureDetector()
     accuser, said = next(iter(accused(*DARK_SPEAKS_FIRST).items()))
     detector.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0)
     assert detector.verdict(1.0 + GRACE_S) == (2, "rank 1 lost rank 2")
 
 
 class Says:
-    """A worker, or its control channel: every command that it is asked for raises the next of these."""
+    """Links that are up, or a control channel: whenever they are looked after they raise the next of these."""
 
-    def __init__(self, *errors: Exception) -> None:
-        self.errors, self.asked = [*errors], 0
+    def __init__(self, *errors: Exception, fd: int = -1) -> None:
+        self.errors, self.asked, self.up, self._fd = [*errors], 0, True, fd
 
-    def command(self) -> None:
+    def fileno(self) -> int:
+        return self._fd
+
+    def poll(self, until: float = 0.0) -> None:
         self.asked += 1
         raise self.errors.pop(0)
+
+    check = poll
 
 
 VERDICT = RankFailedError(1, "lost")
 
 
 @pytest.mark.parametrize(
-    ("error", "served", "asked"),
+    ("served", "asked"),
     [
-        (FlowSeveredError(2, "no wire left"), (FlowSeveredError(2, "nor for this flow"), VERDICT), (2, 0)),
-        (FlowSeveredError(2, "no wire left"), (TransportError("a gap"),), (1, 1)),
-        (TransportError("a bug"), (), (0, 1)),
+        ((FlowSeveredError(2, "nor for this flow"), VERDICT), (2, 0)),
+        ((TransportError("a gap"),), (1, 1)),
+        (None, (0, 1)),
     ],
     ids=["serves its flows", "as long as they can be served", "not after a bug"],
 )
 def test_a_rank_that_has_lost_a_peer_answers_the_others_until_the_verdict(
-    error: Exception, served: tuple[Exception, ...], asked: tuple[int, int]
+    served: tuple[Exception, ...] | None, asked: tuple[int, int]
 ) -> None:
     """Or they could not find out that it is the one who is lost: a peer that does not answer may just be paused."""
-    worker, control = Says(*served), Says(VERDICT)
+    reader, writer = os.pipe()
+    os.write(writer, b"a verdict")
+    links, control = Says(*(served or ())), Says(VERDICT, fd=reader)
     with pytest.raises(RankFailedError):
-        _await_verdict(cast("Any", worker), cast("Any", control), error)
-    assert (worker.asked, control.asked) == asked
+        _listen(cast("Any", control), 10.0, cast("Any", None if served is None else links))
+    assert (links.asked, control.asked) == asked
+    os.close(reader)
+    os.close(writer)

@@ -15,34 +15,29 @@ import numpy as np
 import pytest
 
 from optcc.runtime.codec import MessageError, decode, encode, plain, typed
-from optcc.runtime.control.job import Job, digest_of
-from optcc.runtime.control.job_bytes import job_from_bytes, job_to_bytes
+from optcc.runtime.control.job import Assignment, Job
 from optcc.runtime.messages import (
     FROM_RANK,
     TO_RANK,
     AskCall,
     AskTime,
     Broken,
-    Check,
-    Enlist,
-    Go,
     Halt,
     Halted,
     HasCalled,
+    Here,
     Late,
+    Left,
     LostNics,
     Note,
     Payload,
-    Ping,
-    Pong,
     Post,
-    Prepare,
-    Quit,
     RankJournal,
     RankMessage,
     Regroup,
     Renew,
-    Reply,
+    Report,
+    RunCall,
     RunFailed,
     Saw,
     Share,
@@ -50,8 +45,6 @@ from optcc.runtime.messages import (
     Shrink,
     Strike,
     Time,
-    Told,
-    TurnAway,
 )
 from optcc.schedule import Lane, Link, Route
 from tests.broken_schedules import nested
@@ -59,20 +52,15 @@ from tests.broken_schedules import nested
 ROOT = Path(__file__).resolve().parent.parent
 
 EVERY_MESSAGE = [
-    Enlist({"ring": "0f"}),
-    Prepare("ring", [Strike("cut", "server1/nic0", 0.4)]),
-    Go(1.25),
-    Check(),
-    Quit(),
-    Ping(),
+    Here(),
     RunFailed(3, "killed"),
     RankMessage(1, {"ask": [1, None, "x", True, 2.5]}),
     SharedValues(4, [None, [1], {"a": {}}]),
     Payload(5),
-    Pong(17, "the others"),
     Saw("rank 3 failed"),
     RankJournal(None, [Note(2.5, "healed", "server1/nic0", held=3)]),
-    Reply({"figures": [1.5, 2]}),
+    Report({"figures": [1.5, 2]}),
+    Left(),
     Broken("no memory"),
     Broken("lost rank 1", blames=1),
     Post(2, "text"),
@@ -84,8 +72,6 @@ EVERY_MESSAGE = [
     LostNics(["server1/nic0"], ["server1/nic1"]),
     Renew(17, ["server1/nic0"]),
     Late(2, "not done"),
-    TurnAway("another plan", where="plan.json", got="0f"),
-    Told({"plan": "0f"}, "a machine", wrong="no such file"),
     AskCall(17),
     HasCalled(17, "barrier()"),
     Shrink(300.0),
@@ -118,8 +104,8 @@ class Figures:
 FIGURES = Figures(1.0, {3: 4096}, [Part(("nic0", 1)), Part(("nic1", 2), "slow")])
 
 
-def test_values_inside_replies_come_back_typed() -> None:
-    assert typed(Figures, decode(encode(Reply(FIGURES)), (Reply,)).value) == FIGURES
+def test_values_inside_reports_come_back_typed() -> None:
+    assert typed(Figures, decode(encode(Report(FIGURES)), (Report,)).value) == FIGURES
 
 
 @pytest.mark.parametrize(
@@ -145,14 +131,14 @@ def test_values_of_another_type_are_refused(but: dict[str, Any], complaint: str)
         (b"[" * 100_000, "not JSON"),
         (b'{"kind": ' + b"9" * 5000 + b"}", "not JSON"),
         (b"[1, 2]", "not a message"),
-        (b'{"kind": "Pong"}', "not a message"),
+        (b'{"kind": "Halted"}', "not a message"),
         (b'{"kind": "system", "is": {}}', "unexpected kind of message 'system'"),
         (b'{"kind": [], "is": {}}', "unexpected kind"),
-        (encode(Go(1.0)), "unexpected kind of message 'Go'"),
-        (b'{"kind": "Pong", "is": {"progress": "1", "waiting_for": ""}}', "progress is not int"),
-        (b'{"kind": "Pong", "is": {"progress": true, "waiting_for": ""}}', "progress is not int"),
-        (b'{"kind": "Pong", "is": {"progress": 1}}', "message is not Pong"),
-        (b'{"kind": "Pong", "is": {"progress": 1, "waiting_for": "", "more": 1}}', "message is not Pong"),
+        (encode(Halt()), "unexpected kind of message 'Halt'"),
+        (b'{"kind": "HasCalled", "is": {"operation": "1", "call": ""}}', "operation is not int"),
+        (b'{"kind": "HasCalled", "is": {"operation": true, "call": ""}}', "operation is not int"),
+        (b'{"kind": "HasCalled", "is": {"operation": 1}}', "message is not HasCalled"),
+        (b'{"kind": "HasCalled", "is": {"operation": 1, "call": "", "more": 1}}', "message is not HasCalled"),
         (b'{"kind": "Broken", "is": {"cause": "x", "blames": "1"}}', "blames is not"),
     ],
 )
@@ -163,7 +149,7 @@ def test_malformed_messages_are_refused(data: bytes, complaint: str) -> None:
 
 def test_what_is_not_plain_cannot_be_sent() -> None:
     with pytest.raises(TypeError, match="set cannot be sent as JSON"):
-        encode(Reply({1, 2}))
+        encode(Report({1, 2}))
 
 
 def unpickles(source: str) -> list[str]:
@@ -199,23 +185,33 @@ def test_a_job_arrives_as_it_was() -> None:
         routes=tuple(Route(r.src, r.dst, tuple(replace(x, links=(0,)) for x in r.lanes)) for r in schedule.routes),
     )
     job = Job({"it": schedule, "odd/../name": linked}, "float16", "max", paced=False)
-    back = job_from_bytes(job_to_bytes(job))
+    calls = [RunCall("it", [Strike("cut", "server1/nic0", 0.4)], timed=True)]
+    assigned = Assignment.from_bytes(Assignment(job, calls, 2.5, {"--op": "max"}, "wrong").to_bytes())
+    assert (assigned.calls, assigned.patience_s, assigned.terms, assigned.wrong) == (
+        calls,
+        2.5,
+        {"--op": "max"},
+        "wrong",
+    )
+    back = assigned.job
+    assert back
     assert (back.dtype, back.op, back.paced) == ("float16", "max", False)
     assert list(back.schedules) == list(job.schedules)
     for name, sent in job.schedules.items():
         got = back.schedules[name]
-        assert digest_of(got) == digest_of(sent)
+        assert (got.ranks, got.nbytes) == (sent.ranks, sent.nbytes)
         assert (got.ports, got.routes, got.links) == (sent.ports, sent.routes, sent.links)
         assert isinstance(got.routes[0].lanes[0], Lane)
-        for column in ("route", "offset", "length", "reduce", "stage", "segment", "dep_ptr", "dep_idx"):
+        for column in ("route", "offset", "length", "reduce", "assigned", "segment", "dep_ptr", "dep_idx"):
             assert getattr(got, column).dtype == getattr(sent, column).dtype
             assert np.array_equal(getattr(got, column), getattr(sent, column))
 
 
 def test_what_is_not_a_job_is_refused() -> None:
-    good = job_to_bytes(Job({"it": nested()}, "float32", "sum", True))
+    good = Assignment(Job({"it": nested()}, "float32", "sum", True), (), 1.0).to_bytes()
+    assert Assignment.from_bytes(Assignment(None, (), 1.0).to_bytes()).job is None
     objects = io.BytesIO()
     np.savez(objects, tables=np.array([{"a": 1}], object))
     for bad in (b"", good[: len(good) // 2], pickle.dumps({}), objects.getvalue()):
         with pytest.raises(MessageError, match="not a job"):
-            job_from_bytes(bad)
+            Assignment.from_bytes(bad)

@@ -15,17 +15,16 @@ import pytest
 
 from optcc.cli.ranks import membership_of
 from optcc.errors import InputError
-from optcc.runtime.codec import typed
 from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.control import interface
-from optcc.runtime.control.hub import Hub
 from optcc.runtime.control.interface import addresses_of, is_loopback, listening_address
-from optcc.runtime.control.job import Job, digest_of
-from optcc.runtime.control.job_bytes import job_to_bytes
+from optcc.runtime.control.job import Assignment, Job
+from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import PORT, Membership, find, first_host
 from optcc.runtime.control.router import Door
-from optcc.runtime.messages import Check, Enlist, Go, Prepare, Quit, Ran
+from optcc.runtime.messages import RunCall
 from tests.broken_schedules import nested
+from tests.control_star import gather, opened
 from tests.free_port import free_port
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -253,8 +252,9 @@ def test_a_name_that_means_loopback_only_here_is_refused(monkeypatch: pytest.Mon
 
 def test_a_hub_of_a_membership() -> None:
     address = ("127.0.0.1", free_port())
-    with Hub.of(Membership(0, 2, address, "it", SECRET)) as hub:
-        assert hub.address == address
+    hub = Overseer.open(Membership(0, 2, address, "it", SECRET), None, 0.0)
+    assert hub.address == address
+    hub.leave()
 
 
 # --- a whole rank ---------------------------------------------------------------------------------------------------
@@ -263,14 +263,14 @@ MEMBER = """
 import os, sys
 from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.control.rendezvous import find
-from optcc.runtime.control.serving import serve_rank
+from optcc.runtime.control.runner import serve_rank
 sys.exit(serve_rank(find(os.environ), ChunkPath("python")))
 """
 
 
 def test_a_rank_that_another_starts_runs_the_job() -> None:
     job = Job({"it": nested(ranks=1, weak=0)}, "float32", "sum", paced=False, path="python")
-    with Hub(1, Door("torch-abc", SECRET.encode(), "127.0.0.1", 0)) as hub:
+    with opened(1, Door("torch-abc", SECRET.encode(), "127.0.0.1", 0)) as hub:
         environ = {
             **os.environ,
             **TORCH,
@@ -281,11 +281,10 @@ def test_a_rank_that_another_starts_runs_the_job() -> None:
             "MASTER_PORT": str(hub.address[1] - 1),
         }
         with subprocess.Popen([sys.executable, "-c", MEMBER], env=environ, cwd=ROOT) as process:
-            hub.gather(60)
-            hub.ship(job_to_bytes(job))
-            assert hub.order(Enlist({"it": digest_of(job.schedules["it"])}), 60) == [None]
-            assert hub.order(Prepare("it", []), 60) == [None]
-            assert typed(Ran, hub.order(Go(0.0), 60)[0]).sent == {}
-            assert hub.order(Check(), 60) == [True]
-            hub.send([0], Quit())
+            gather(hub, 60)
+            hub.ship(Assignment(job, [RunCall("it", [])], 60.0, {}).to_bytes())
+            assert hub.news.get(timeout=60) == (0, None)
+            _, value = hub.news.get(timeout=60)  # type: ignore[misc]
+            assert (value["ran"]["sent"], value["exact"]) == ({}, True)
+            hub.ship(b"")
             assert process.wait(60) == 0

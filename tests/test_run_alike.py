@@ -4,59 +4,69 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from optcc.errors import InputError
 from optcc.runtime.control.channel import Control
-from optcc.runtime.control.serving import _serve
-from optcc.runtime.control.worker import Worker
-from optcc.runtime.messages import Told
+from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.control.runner import Runner
 from tests.control_star import star, together
 from tests.free_port import free_port
 
 ALIKE = {"PLAN": "abc", "--op": "sum"}
 
 
-def refusal(control: Control) -> InputError | None:
-    """What a rank is told, which then leaves."""
-    with control:
-        return _serve(cast(Worker, control), control)
+def refusal(control: Control, given: tuple[dict[str, str], str, str], transport: str) -> InputError | None:
+    """What a rank says that was given this, on this machine."""
+    terms, machine, wrong = given
+    runner: Any = object.__new__(Runner)
+    runner.member = SimpleNamespace(
+        exchange=lambda said: control.exchange([said[0], machine, said[2]]),
+        tell=control.tell,
+        membership=Membership(control.rank, control.world, ("", 0), "", "", terms, wrong),
+    )
+    try:
+        runner._agree(ALIKE, "", transport)
+    except InputError as error:
+        return error
+    return None
 
 
 @pytest.mark.parametrize("world", [3, 4])
 @pytest.mark.parametrize(
     ("told", "transport", "words"),
     [
-        (Told(ALIKE, "here"), "local", None),
-        (Told(ALIKE, "there"), "verbs", None),
-        (Told(ALIKE, "there"), "local", "--transport: local is for one machine, expected verbs .* rank 2 on another"),
+        ((ALIKE, "here", ""), "local", None),
+        ((ALIKE, "there", ""), "verbs", None),
+        ((ALIKE, "there", ""), "local", "--transport: local is for one machine, expected verbs .* rank 2 on another"),
         (
-            Told({**ALIKE, "PLAN": "abd"}, "here"),
+            ({**ALIKE, "PLAN": "abd"}, "here", ""),
             "local",
             "PLAN: rank 2 was given something else than rank 0, expected abc, got 'abd'",
         ),
-        (Told({"PLAN": "abc"}, "here"), "local", "--op: rank 2 was given .*, expected sum, got 'nothing'"),
-        (Told({**ALIKE, "--dtype": "int8"}, "here"), "local", "--dtype: .*, expected nothing, got 'int8'"),
-        (Told({}, "here", "b.json: cannot be read"), "local", "rank 2: b.json: cannot be read"),
+        (({"PLAN": "abc"}, "here", ""), "local", "--op: rank 2 was given .*, expected sum, got 'nothing'"),
+        (({**ALIKE, "--dtype": "int8"}, "here", ""), "local", "--dtype: .*, expected nothing, got 'int8'"),
+        (({}, "here", "b.json: cannot be read"), "local", "rank 2: b.json: cannot be read"),
     ],
 )
-def test_what_ranks_were_given_is_compared(world: int, told: Told, transport: str, words: str | None) -> None:
+def test_what_ranks_were_given_is_compared(
+    world: int, told: tuple[dict[str, str], str, str], transport: str, words: str | None
+) -> None:
     with star(world) as (hub, members):
-        for control in members[1:]:
-            control.tell(told if control.rank == 2 else Told(ALIKE, "here"))
+        given = [told if control.rank == 2 else (ALIKE, "here", "") for control in members]
+        calls = [lambda c=c, g=g: refusal(c, g, transport) for c, g in zip(members, given, strict=True)]
+        refused = together(*calls)
         if words is None:
-            hub.agree(Told(ALIKE, "here"), transport, 10)
+            assert refused == [None] * world
             return
-        refused = together(
-            lambda: hub.agree(Told(ALIKE, "here"), transport, 10),
-            *(partial(refusal, control) for control in members),
-        )
+        reported = [hub.news.get(timeout=10) for _ in members]
     assert {type(each) for each in refused} == {InputError}
     assert len({str(each) for each in refused}) == 1
+    assert all(report[1]["refused"][0] == refused[0].what for report in reported)  # type: ignore[index]
     with pytest.raises(InputError, match=f"^{words}"):
         raise refused[0]
 

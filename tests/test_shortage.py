@@ -66,7 +66,7 @@ def test_of_a_cluster_too_large_the_hub_is_what_is_short() -> None:
     ("limit", "most", "words"),
     [
         (resource.RLIMIT_NOFILE, 40, "too few file descriptors: [0-9]+ are needed, 40 may be had"),
-        (resource.RLIMIT_FSIZE, 4096, "too little memory for a buffer: [0-9.e-]+ MiB"),
+        (resource.RLIMIT_FSIZE, 4096, "too little memory for chunks under way: [0-9.e-]+ MiB"),
     ],
 )
 def test_what_one_rank_lacks_is_the_same_error_on_all(

@@ -18,17 +18,16 @@ import pytest
 import optcc
 from optcc.machine.rdma import NicAddress
 from optcc.runtime.control import transports
-from optcc.runtime.control.hub import Hub
-from optcc.runtime.control.job import Job, digest_of
-from optcc.runtime.control.job_bytes import job_to_bytes
-from optcc.runtime.control.serving import serve_child
+from optcc.runtime.control.job import Assignment, Job
+from optcc.runtime.control.runner import serve_child
 from optcc.runtime.errors import RankFailedError, TransportError
-from optcc.runtime.messages import Enlist, Quit
+from optcc.runtime.messages import RunFailed
 from optcc.runtime.verbs import structs
 from optcc.runtime.verbs.settings import VerbsSettings
 from optcc.runtime.wires.contract import HEADER_BYTES, Cause, Failed, PortDown
 from optcc.runtime.wires.pacing import Rates
 from optcc.values.cluster import Cluster, Nic, Server
+from tests.control_star import gather, opened
 from tests.fake_verbs import FakeVerbs, library
 from tests.wires_contract import FLOWS, WIRES, Pipe, joined
 
@@ -60,24 +59,29 @@ def opens(library: FakeVerbs) -> Iterator[Opens]:
         watch.close()
 
 
-def served(order: Callable[[Hub], Any]) -> Any:
-    """What `order` brings of two ranks that are served as processes are, but by threads of this one."""
+def served() -> list[Any]:
+    """What two ranks report that are served as processes are, but by threads of this one."""
     servers = [Server(f"server{rank}", (Nic(f"nic{rank}", RATE, RATE),), 1) for rank in range(2)]
     schedule = optcc.plan(Cluster(tuple(servers)), 4096, segments=2).schedule()
     job = Job({"it": schedule}, "float32", "sum", paced=False, transport="verbs", path="python")
-    with Hub(2) as hub:
+    with opened(2, None) as hub:
         threads = []
         for rank in range(2):
             with hub.attach(rank) as end:
                 threads.append(threading.Thread(target=serve_child, args=(os.dup(end.fileno()), rank, 2)))
             threads[-1].start()
-        hub.gather(BOUND_S)
-        hub.ship(job_to_bytes(job))
+        gather(hub, BOUND_S)
+        hub.ship(Assignment(job, (), BOUND_S).to_bytes())
         try:
-            hub.send(range(2), Enlist({"it": digest_of(job.schedules["it"])}))
-            return order(hub)
+            reports: list[Any] = []
+            while len(reports) < 2:
+                news = hub.news.get(timeout=BOUND_S)
+                if isinstance(news, RunFailed):
+                    raise hub.last_words()
+                reports.append(news)
+            return sorted(reports)
         finally:
-            hub.send(range(2), Quit())
+            hub.ship(b"")
             for thread in threads:
                 thread.join(BOUND_S)
             assert not any(thread.is_alive() for thread in threads)
@@ -93,7 +97,7 @@ def devices(library: FakeVerbs, monkeypatch: pytest.MonkeyPatch) -> FakeVerbs:
 
 def test_ranks_connect_and_leave_nothing_open(devices: FakeVerbs, capfd: pytest.CaptureFixture[str]) -> None:
     """The control of the tests below: without a fault, the same ranks reply."""
-    assert served(lambda hub: hub.replies(BOUND_S)) == [None, None]
+    assert served() == [(0, None), (1, None)]
     assert {device for name, device in devices.calls if name == "ibv_create_qp"} == {"nic0", "nic1"}
     assert devices.open == []
     assert capfd.readouterr().err == ""
@@ -101,7 +105,7 @@ def test_ranks_connect_and_leave_nothing_open(devices: FakeVerbs, capfd: pytest.
 
 def test_queue_pairs_are_given_what_each_state_needs(devices: FakeVerbs) -> None:
     """The bits of enum ibv_qp_attr_mask that the InfiniBand specification asks for, of a reliable connection."""
-    assert served(lambda hub: hub.replies(BOUND_S)) == [None, None]
+    assert served() == [(0, None), (1, None)]
     init = 0b11_1001  # state, access, pkey index, port
     ready_to_receive = 1 << 20 | 1 << 17 | 1 << 15 | 1 << 12 | 1 << 8 | 1 << 7 | 1
     ready_to_send = 1 << 16 | 1 << 13 | 1 << 11 | 1 << 10 | 1 << 9 | 1
@@ -114,7 +118,7 @@ def test_an_end_that_cannot_be_made_stops_all_ranks_by_one_error(
 ) -> None:
     devices.fails[call, "nic1"] = errno.ENOMEM
     with pytest.raises(RankFailedError) as error:
-        served(lambda hub: hub.replies(BOUND_S))
+        served()
     found = error.value
     assert (found.rank, found.seen_by) == (1, {0: str(found), 1: str(found)}), "which is what every rank has raised"
     for part in ("on nic1", f"{call}: Cannot allocate memory", "asks for ", "max_qp_wr", "ulimit -l"):
@@ -125,7 +129,7 @@ def test_an_end_that_cannot_be_made_stops_all_ranks_by_one_error(
 
 def test_a_nic_that_cannot_be_opened_is_lost_and_stops_nobody(devices: FakeVerbs) -> None:
     devices.fails["ibv_alloc_pd", "nic1"] = errno.ENODEV
-    assert served(lambda hub: hub.replies(BOUND_S)) == [None, None]
+    assert served() == [(0, None), (1, None)]
     assert devices.open == []
 
 

@@ -56,7 +56,6 @@ def membership_of(
     terms : what was given, by name, for all ranks to compare; asked for only where there are others. Where it raises
         InputError, all ranks do
     """
-    from optcc.runtime.control.hub import Hub
     from optcc.runtime.control.rendezvous import find
     from optcc.runtime.control.secret import SECRETS
 
@@ -71,13 +70,14 @@ def membership_of(
     except InputError as error:
         found, wrong = replace(found, wrong=str(error)), error
     if found.rank:
-        from optcc.runtime.control.serving import serve_rank
+        from optcc.runtime.control.runner import serve_rank
 
         raise SystemExit(serve_rank(found, path, say=lambda text: click.echo(f"optcc: {text}", err=True)))
     if wrong:
+        from optcc.runtime.control.launch import refuse
+
         click.echo("note: waiting for the other ranks, to tell them what is wrong here", err=True)
-        with Hub.of(found, interface) as hub:
-            hub.refuse(wrong, REFUSE_S)
+        refuse(found, interface, wrong, REFUSE_S)
         raise wrong
     return found
 

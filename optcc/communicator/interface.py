@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
+import math
+import operator
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
 import numpy as np
 
-from optcc.communicator.calls import Calls
+from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, lend
 from optcc.communicator.clusters import (
     Given,
     agreed,
@@ -22,27 +26,101 @@ from optcc.communicator.clusters import (
     read_cluster,
 )
 from optcc.communicator.collectives import Alone, Collectives, Together
-from optcc.communicator.debug import speaker
-from optcc.communicator.events import Events
 from optcc.communicator.groups import ALONE, Exchange, Regrouped, all_or_none, left_of, part_by_color, with_new
 from optcc.communicator.handles import InOrder
 from optcc.communicator.options import CommunicatorOptions, as_arguments, number, seconds, whole
-from optcc.communicator.prepared import Prepared
+from optcc.communicator.prepared import Prepared, speaker
 from optcc.errors import InputError, OptccError
 from optcc.runtime.compiled.choice import path_asked, path_of, warm
+from optcc.runtime.control.available import available_bytes
 from optcc.runtime.control.connecting import TIMEOUT_S
 from optcc.runtime.control.fault_injection import demand_strike
 from optcc.runtime.control.member import JOIN_S, Member
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
+from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, Reduction, name_of, reduction_of
+from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.wires.lent import Arena
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster
 
+log = logging.getLogger("optcc.communicator")
 
-class Communicator(Calls):
+WARNINGS = "nic down", "nic up", "waiting", "renewed"
+"""Kinds that are logged as warnings; others as information."""
+
+EVENTS = 1000
+"""So many events are kept; older ones are forgotten."""
+
+
+class Events:
+    """What rank `rank` has seen happen: kept, logged, and told to whoever asked.
+
+    tell : called with each, in whichever thread finds it; its exceptions are logged
+    """
+
+    def __init__(self, rank: int, tell: Callable[[Note], None] | None) -> None:
+        self._rank, self._tell = rank, tell
+        self._kept: deque[Note] = deque(maxlen=EVENTS)
+
+    def all(self) -> tuple[Note, ...]:
+        """The latest EVENTS, in order."""
+        return tuple(self._kept)
+
+    def note(self, notes: Sequence[Note]) -> None:
+        """More of them."""
+        self._kept.extend(notes)
+        for note in notes:
+            level = logging.WARNING if note.kind in WARNINGS else logging.INFO
+            log.log(level, "rank %d: %s %s %s %s %s", self._rank, note.kind, note.nic, note.far, note.cause, note.text)
+            if self._tell:
+                try:
+                    self._tell(note)
+                except Exception:
+                    log.exception("rank %d: on_event failed with %s; the job goes on", self._rank, note.kind)
+
+
+HINT = "Drop arrays that are not needed any more; a communicator takes any other memory (numpy.empty), too."
+
+
+def _empty_in(arena: Arena | None, shape: int | Sequence[int], dtype: Any) -> Array:
+    """See `Communicator.empty`. None: in memory of this process alone."""
+    elements, sizes = _element_type(dtype), _sizes(shape)
+    count = math.prod(sizes)
+    left = available_bytes()
+    if left is not None and count * elements.itemsize > left:
+        expected, got = f"up to {left} bytes, which can be had", f"{count * elements.itemsize} bytes"
+        raise InputError("too little memory", where="empty", expected=expected, got=got, hint=HINT)
+    try:
+        array: Array = arena.empty(count, elements) if arena else np.empty(count, elements)
+    except (TransportError, MemoryError) as error:
+        raise InputError(str(error), where="empty", hint=HINT) from error
+    return array.reshape(sizes)
+
+
+def _element_type(dtype: Any) -> np.dtype[Any]:
+    try:
+        elements: np.dtype[Any] = BFLOAT16 if isinstance(dtype, str) and dtype == "bfloat16" else np.dtype(dtype)
+        name_of(elements)
+    except (TypeError, InputError) as error:
+        expected = f"one of {', '.join(DTYPES)}"
+        raise InputError("no such element type", where="dtype", expected=expected, got=str(dtype)) from error
+    return elements
+
+
+def _sizes(shape: int | Sequence[int]) -> tuple[int, ...]:
+    try:
+        sizes = tuple(map(operator.index, shape if isinstance(shape, Iterable) else (shape,)))
+    except TypeError:
+        sizes = (-1,)
+    if any(size < 0 for size in sizes):
+        raise InputError("no such shape", where="shape", expected="whole numbers from 0 on", got=str(shape))
+    return sizes
+
+
+class Communicator:
     """The ranks of a job. A context manager; made by all of its processes at the same time, and called alike by all.
 
     cluster : the ranks' NICs, as a `Cluster` or what `optcc.load_topology` reads; its ranks are the job's, in order.
@@ -172,11 +250,124 @@ class Communicator(Calls):
             self._member.close(f"{type(error).__name__}: {error}")
             raise
 
+    # --- collectives -------------------------------------------------------------------------------------------------
+
+    def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None, async_op: bool = False) -> Any:
+        """The elementwise sum (prod, min, max, avg) of all ranks' `x`, in place or into `out`; the same on every rank.
+
+        x, out : arrays of the same number of elements and type (numpy, torch, cupy, jax, anything with DLPack or the
+            CUDA array interface), contiguous; of any size, 0 included, and the same on all ranks. Those in a GPU's
+            memory are copied to pinned host memory and back
+        async_op : return a Handle at once; leave `x` and `out` alone until it is done. Operations keep their order
+
+        Returns `out`, or `x`. Raises InputError for such a buffer, RankFailedError when a rank has failed. After that
+        `x` is as it was if it has up to `prepared.SMALL` bytes or the result goes to `out`; else it is spoilt.
+        """
+        reduction = reduction_of(op, "op")
+        source = lend(x, "x", write=out is None)
+        target = source if out is None else lend(out, "out")
+        demand_alike(source, target, len(source.memory))
+        call = partial(self._collectives.all_reduce, reduction=reduction)
+        return self._do(call, source, target, x if out is None else out, async_op)
+
+    def broadcast(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
+        """Rank `root`'s `x` into everybody's. Buffers, returns and errors as of `all_reduce`."""
+        root = whole(root, "root", self.world)
+        buffer = lend(x, "x", write=self.rank != root)
+        return self._do(lambda read, _: self._collectives.broadcast(read, root), buffer, buffer, x, async_op)
+
+    def all_gather(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
+        """All ranks' `x`, of the same size, one after the other in `out`, which has `world` times as many elements."""
+        source, target = lend(x, "x", write=False), lend(out, "out")
+        demand_alike(source, target, len(source.memory) * self.world)
+        return self._do(self._collectives.all_gather, source, target, out, async_op)
+
+    def reduce_scatter(self, x: Any, out: Any, op: str = "sum", *, async_op: bool = False) -> Any:
+        """Of `x`, `world` parts as large as `out`, the reduction of all ranks' part number `rank` into `out`."""
+        reduction = reduction_of(op, "op")
+        source, target = lend(x, "x", write=False), lend(out, "out")
+        demand_alike(target, source, len(target.memory) * self.world, "x")
+        call = partial(self._collectives.reduce_scatter, reduction=reduction)
+        return self._do(call, source, target, out, async_op)
+
+    def all_to_all(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
+        """Of `x`, `world` equal parts, number r to rank r; into `out` the part of each rank for this one, by rank."""
+        source, target = lend(x, "x", write=False), lend(out, "out")
+        if len(source.memory) % self.world:
+            expected = f"a number of elements that {self.world} divides"
+            raise InputError("no equal parts", where="x", expected=expected, got=len(source.memory))
+        demand_alike(source, target, len(source.memory))
+        demand_elsewhere(source, target)
+        return self._do(self._collectives.all_to_all, source, target, out, async_op)
+
+    def barrier(self, *, async_op: bool = False) -> Any:
+        """Returns when all ranks have called it."""
+        nothing = HostBuffer(np.zeros(0, np.uint8))
+        call = partial(self._collectives.all_reduce, reduction=Reduction(Op.MAX), call="barrier")
+        return self._do(call, nothing, nothing, None, async_op)
+
+    def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
+        """An uninitialised numpy array whose bytes the other ranks of this machine can read where they are.
+
+        That saves a copy of what this rank sends, over the local transport, on the compiled path, above
+        `prepared.SMALL` bytes: where the array, or a contiguous part of it, is the result of `all_reduce`, `broadcast`
+        or `all_gather`, or the input of `all_to_all`. Everywhere else it is an array like any other.
+
+        It is called as numpy's `empty`, and takes the place of ncclMemAlloc and ncclCommWindowRegister, or of
+        nvshmem_malloc. Unlike the latter two it is not collective: each rank may have as many arrays as it likes, or
+        none, and ranks may differ in which arrays they pass. The arrays also work in communicators that come of this
+        one by splitting, shrinking and growing, and remain after `close`. The memory of one is given back when the
+        array and all views of it are gone. A process that is forked from this one shares them.
+
+        shape : as of `numpy.empty`; dtype : one of the runtime's element types, or its name
+
+        Raises InputError for another shape or type, and where there is too little memory, at once and not at first
+        use: all arrays of a rank take at most half of the machine's memory.
+        """
+        self._demand_open()
+        return _empty_in(self._arena, shape, dtype)
+
+    def _do(
+        self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any, async_op: bool
+    ) -> Any:
+        """`work` with the elements of both in host memory; `result` is the caller's target."""
+        self._demand_open()
+        collectives = self._collectives
+
+        def call() -> Any:
+            read = source.read()
+            write = read if target is source else target.room()
+            collectives.wrote = False
+            try:
+                work(read, write)
+            except RankFailedError as error:
+                spoilt = collectives.wrote and not target.staged
+                raise error.of_call(RankFailedError.NONE if spoilt else RankFailedError.OLD) from error.__cause__
+            target.take(write)
+            return result
+
+        return self._in_order.run(call, async_op)
+
+    def _demand_own(self) -> None:
+        if os.getpid() != self._process:
+            hint = "A forked child makes one of its own, if it needs any."
+            raise InputError("a communicator belongs to the process that made it", where="Communicator", hint=hint)
+
+    def _demand_open(self) -> None:
+        self._demand_own()
+        if self._closed:
+            raise InputError("it is closed", where="Communicator", expected="calls before close()")
+
     # --- failures ----------------------------------------------------------------------------------------------------
 
     def events(self) -> tuple[Note, ...]:
-        """What this rank has noted, the latest 1000, of the kinds in `optcc.communicator.events`. Times are of this
-        process's monotonic clock."""
+        """What this rank has noted, the latest 1000. Times are of this process's monotonic clock.
+
+        Kinds: "nic down", "nic up", "lost" (a wire), "fenced" (this end of it), "moved" (a flow, to another wire). Also
+        "waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without the NICs in
+        `text`). And "late" (a rank that mostly comes last to calls, in `text`). Of faults on purpose: "struck", and
+        what became of it, "healed", "held", "slowed".
+        """
         self._demand_own()
         return self._events.all()
 

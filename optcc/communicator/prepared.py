@@ -2,22 +2,155 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter, OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from typing import Any, TypeVar
 
+from optcc.api import plan
 from optcc.communicator.clusters import MessageCosts
-from optcc.communicator.debug import Say, cluster_text, plans_text, wires_text
-from optcc.communicator.tuning import Trial, candidates
 from optcc.errors import InfeasibleError, InputError
 from optcc.plans.plan import Plan
+from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.control.member import Member
 from optcc.runtime.engine.program import Program, program_of
-from optcc.runtime.wires.layout import WINDOW_BYTES, layout_of
+from optcc.runtime.wires.layout import WINDOW_BYTES, Layout, layout_of
 from optcc.schedule.columns import Schedule
 from optcc.schedule.routes import carried_by, ports_of
 from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
 from optcc.schedule.tuned import PIECE_BYTES
 from optcc.values.cluster import Cluster
+from optcc.values.units import format_rate, format_size
+
+ROUNDS = 8
+"""Calls that measure a plan. The fastest counts: the first three or so touch new memory, and others may wait for a
+process that the machine runs later. With 3, eight of twelve communicators kept the plan that was a third slower later;
+with 8 none of 24 (4 ranks of one machine, 1 MiB)."""
+
+DEPTHS = (4, Fraction(1, 4))
+"""Segments of further candidates over the planner's choice. The best number grows with the square root of a chunk's
+cost. So these suit a cost that is off by a factor of 16 either way."""
+
+
+def candidates(cluster: Cluster, nbytes: int, transport: str, alpha: Fraction, per_chunk: Fraction) -> list[Plan]:
+    """Plans for `nbytes` per rank, each once, the one to begin with first.
+
+    transport, alpha, per_chunk : as of `clusters.MessageCosts`
+
+    Processes of one machine (transport "local") are as fast as its memory, whatever NICs they are given. Each step
+    waits until other processes get a processor, so there plans have one segment.
+    """
+    if transport == "local":
+        first = plan(cluster, nbytes, segments=1)
+        others: list[tuple[str, int]] = [("direct-exchange", 1)]
+    else:
+        first = plan(cluster, nbytes, alpha=alpha, per_chunk=per_chunk)
+        recipe = first.recipe
+        others = [(recipe.family, max(1, int(recipe.segments * factor))) for factor in DEPTHS]
+    found = {first.plan_id: first}
+    for family, segments in others:
+        try:
+            other = plan(cluster, nbytes, family=family, segments=segments)
+        except InputError:
+            continue  # not a family, or not a depth, for this cluster
+        found.setdefault(other.plan_id, other)
+    return list(found.values())
+
+
+class Trial:
+    """The plans of a size class, of which one is kept once each has been measured.
+
+    plans : at least one; the first is used where none may be tried
+    seconds : by plan, of this rank's calls so far, per byte
+    """
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.plans = tuple(plans)
+        self.seconds: list[list[float]] = [[] for _ in plans]
+        self._chosen = 0 if len(plans) == 1 else None
+
+    @property
+    def now(self) -> int:
+        """Which plan the next call runs, the same on all ranks that have called alike."""
+        if self._chosen is not None:
+            return self._chosen
+        return min(range(len(self.plans)), key=lambda i: len(self.seconds[i]))
+
+    @property
+    def plan(self) -> Plan:
+        """The plan of the next call."""
+        return self.plans[self.now]
+
+    def took(self, seconds: float, nbytes: int) -> None:
+        """What the call took on this rank, from when it came to when it had the result."""
+        if self._chosen is None:
+            self.seconds[self.now].append(seconds / nbytes)
+
+    def choose(self, exchange: Callable[[list[list[float]]], list[list[list[float]]]]) -> bool:
+        """Whether a plan is chosen by this. `exchange` : all ranks' values, by rank; called when all are measured."""
+        if self._chosen is not None or len(self.seconds[-1]) < ROUNDS:
+            return False
+        times = fastest(exchange(self.seconds))
+        self._chosen = times.index(min(times))
+        return True
+
+
+def fastest(seconds: Sequence[Sequence[Sequence[float]]]) -> list[float]:
+    """By plan, the time of its fastest call; `seconds` : by rank, plan and call.
+
+    A call takes as long as on the rank that came last, which has waited for nobody: the least of all ranks.
+    """
+    plans = zip(*seconds, strict=True)
+    return [min(min(call) for call in zip(*of_ranks, strict=True)) for of_ranks in plans]
+
+
+VARIABLE, LEVELS = "OPTCC_DEBUG", ("WARN", "INFO")
+
+Say = Callable[[str], None]
+
+
+def speaker(environ: Mapping[str, str], rank: int, world: int) -> Say:
+    """What prints a line of rank `rank` of `world`; nothing where OPTCC_DEBUG is not INFO. InputError for no level."""
+    level = environ.get(VARIABLE, "WARN").upper()
+    if level not in LEVELS:
+        raise InputError("no such level", where=VARIABLE, expected=" or ".join(LEVELS), got=environ[VARIABLE])
+    if level != "INFO":
+        return lambda text: None
+
+    def say(text: str) -> None:
+        sys.stderr.write(f"optcc INFO rank {rank} of {world}: {text}\n")  # in one piece: all ranks write to it
+        sys.stderr.flush()
+
+    return say
+
+
+def cluster_text(cluster: Cluster, rank: int, transport: str) -> str:
+    """This rank's NICs and how many there are in all."""
+    nics = ", ".join(
+        f"{nic.name} {format_rate(nic.out_rate) if nic.alive else 'dead'}" for nic in cluster.ranks[rank].nics
+    )
+    dead = sum(not nic.alive for server in cluster.servers for nic in server.nics)
+    everything = sum(len(server.nics) for server in cluster.servers)
+    return f"cluster of {everything} NICs, {dead} of them dead; here {nics}; transport {transport}"
+
+
+def plans_text(plans: Sequence[Plan], nbytes: int) -> str:
+    """What runs an AllReduce of up to so many bytes; more than one: each is tried."""
+
+    def text(plan: Plan) -> str:
+        depth = f"{plan.recipe.segments} segment{'s' * (plan.recipe.segments != 1)}"
+        return f"{plan.recipe.family}, {depth}, plan {plan.plan_id}"
+
+    return f"AllReduce up to {format_size(nbytes)}: {'; or '.join(text(plan) for plan in plans)}"
+
+
+def wires_text(layout: Layout, rank: int, path: ChunkPath) -> str:
+    """This rank's wires, the memory that they take, and what handles chunks."""
+    out, into = (sum(getattr(wire, end) == rank for wire in layout.wires) for end in ("src", "dst"))
+    slots = sum(flow.window * flow.slot_bytes for flow in layout.flows if flow.dst == rank)
+    return f"{out} wires out, {into} in; landing slots of {format_size(slots)}; path of chunks: {path}"
+
 
 SMALL = 256 * 1024
 """Bytes up to which an AllReduce goes by one tree: what its messages cost is more than what they carry. With 4 ranks of

@@ -38,28 +38,19 @@ from optcc.runtime.messages import (
     AskCall,
     AskTime,
     Broken,
-    Command,
     FromRank,
     Halt,
     Halted,
-    HasCalled,
-    Late,
-    LostNics,
+    Here,
     Payload,
-    Ping,
-    Pong,
     Post,
-    RankJournal,
     RankMessage,
     Regroup,
-    Reply,
+    Renew,
     RunFailed,
-    Saw,
     Share,
     SharedValues,
-    Shrink,
     Time,
-    Told,
 )
 
 log = logging.getLogger(__name__)
@@ -73,8 +64,7 @@ class Control:
     """A rank's end of the conversation. A context manager.
 
     Every method raises RankFailedError on the verdict, with the same text on all ranks, and HubLostError when the hub
-    is gone. Commands that come while something else is waited for are kept for `poll_command`. What has been tampered
-    with on the way is believed no more, and this rank has failed.
+    is gone. What has been tampered with on the way is believed no more, and this rank has failed.
 
     ours, theirs : what seals this rank's messages, and the hub's
     """
@@ -84,29 +74,30 @@ class Control:
     ) -> None:
         self.rank, self.world = rank, world
         self._ours, self._theirs = ours or Seal(), theirs or Seal()
-        self.state: Callable[[], Pong] = lambda: Pong(0, "starting")
-        """What to answer to a ping."""
         self.on_message: Callable[[int, Json], None] = lambda origin, value: None
         """Called with a message's sender (a rank) and its value, from whatever reads the connection."""
-        self.clock = Clock()
-        """This process's monotonic clock, held against the hub's; see `synchronize`."""
+        self.clock: Clock | None = None
+        """This process's monotonic clock, held against the hub's; None: not yet, see `synchronize`."""
         self.operation: Callable[[], int] = lambda: 0
-        """Which operation a rank that commands itself has begun last."""
+        """Which operation this rank has begun last."""
         self.patience_s = math.inf
-        """What all ranks together may take for an exchange; inf: the hub sees to that nobody waits for ever."""
+        """What all ranks together may take for an exchange."""
         self.on_ask: Callable[[int], None] = lambda operation: None
         """Called with an operation when the hub asks what this rank has called as that."""
         self.halts = 0
-        """So many Renew are still to come; such a rank may begin no other operation before."""
+        """So many Renew are still to come; this rank may begin no other operation before."""
+        self.renewals: deque[Renew] = deque()
+        """Those that have come, each at its point: another rank may be past that of the first."""
+        self.parcels: deque[bytes] = deque()
+        """Payloads of bytes that the hub has shipped, whole and unharmed."""
         self.regrouped: Regroup | None = None
         self._connection = connection
         self._sending = threading.Lock()  # a rank's second thread tells, too
-        self._commands: deque[Command] = deque()
+        self._failed: RunFailed | None = None  # the verdict, once it has been read
         self._turn = 0
         self._shared: dict[int, list[Json]] = {}
         self._asked = 0
         self._times: dict[int, float] = {}
-        self._payloads: deque[bytes] = deque()
         self._announced: Payload | None = None
         self._pieces = bytearray()
 
@@ -150,11 +141,11 @@ class Control:
 
     @classmethod
     def inherited(cls, fd: int, rank: int, world: int) -> Control:
-        """Over a socket of which the process that started this one has the other end (`Hub.attach`); says: here."""
+        """Over a socket of which the process that started this one has the other end, by `Overseer.attach`."""
         with socket.socket(fileno=fd) as sock:
             limit_waits(sock, TIMEOUT_S)
             control = cls(own(Connection(sock.detach())), rank, world)
-        control._send(control.state())
+        control.tell(Here())
         return control
 
     def __enter__(self) -> Control:
@@ -165,7 +156,7 @@ class Control:
             self._connection.close()
 
     def fileno(self) -> int:
-        """The descriptor to wait for; when it can be read, `check` or `poll_command` is due."""
+        """The descriptor to wait for; when it can be read, `check` is due."""
         return self._connection.fileno()
 
     @property
@@ -179,31 +170,20 @@ class Control:
         return socket.socket(fileno=os.dup(self.fileno()))
 
     def check(self) -> None:
-        """Take in what has come meanwhile, without waiting: pings are answered, messages handed on, commands kept."""
+        """Take in what has come meanwhile, without waiting: messages are handed on, all else is kept."""
         while select.select([self._connection], [], [], 0)[0]:
             self._take()
 
-    def poll_command(self) -> Command | None:
-        """The next command if there is one, without waiting. Ask until None before waiting for `fileno`."""
-        if not self._commands:
-            self.check()
-        return self._commands.popleft() if self._commands else None
-
-    def command(self) -> Command:
-        """Wait for the next command, for as long as the hub is there."""
-        while (command := self.poll_command()) is None:
-            self._wait(None)
-        return command
-
-    def sleep_until(self, at: float) -> None:
-        """Wait for a time of the monotonic clock."""
-        while (left := at - time.monotonic()) > 0:
-            if self._wait(left):
-                self.check()
-
-    def tell(self, message: Reply | Broken | RankJournal | Saw | LostNics | Late | HasCalled | Shrink | Told) -> None:
+    def tell(self, message: FromRank) -> None:
         """Send to the hub."""
-        self._send(message)
+        data = encode(message)
+        if len(data) > FRAME_LIMIT:
+            raise TransportError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
+        try:
+            with self._sending:
+                self._connection.send_bytes(self._ours.seal(data))
+        except OSError as error:
+            raise HubLostError(f"lost the hub: {error}") from error
 
     def hang_up(self, within_s: float = HANG_UP_S) -> None:
         """Say no more, and wait a moment for the hub to hang up, too.
@@ -218,13 +198,15 @@ class Control:
 
     def send(self, to: int, value: Json) -> None:
         """Send a message to rank `to` through the hub. It may be lost when that rank does not read for long."""
-        self._send(Post(to, value))
+        self.tell(Post(to, value))
 
     def exchange(self, value: Json) -> list[Json]:
         """The values that all ranks give here, by rank. All ranks call this equally often.
 
         Raises PeerLateError when they do not come together within `patience_s`.
         """
+        if self._failed:  # which was read in a wait for something that came just before it
+            raise RankFailedError(self._failed.rank, self._failed.cause)
         turn, within_s = self.offer(value), self.patience_s
         if not self._until(lambda: turn in self._shared, within_s):
             raise PeerLateError(None, f"what all ranks say in exchange {turn} has not come within {within_s:.3g} s")
@@ -233,7 +215,7 @@ class Control:
     def offer(self, value: Json) -> int:
         """The first half of `exchange`: this rank's value. Returns what to ask `offered` for."""
         turn = self._turn = self._turn + 1
-        self._send(Share(turn, value))
+        self.tell(Share(turn, value))
         return turn
 
     def offered(self, turn: int) -> list[Json] | None:
@@ -245,16 +227,11 @@ class Control:
 
         def ask() -> float:
             turn = self._asked = self._asked + 1
-            self._send(AskTime(turn))
+            self.tell(AskTime(turn))
             self._until(lambda: turn in self._times)
             return self._times.pop(turn)
 
         self.clock = measured(ask, now)
-
-    def payload(self) -> bytes:
-        """The next payload of bytes that the hub ships, whole and unharmed."""
-        self._until(lambda: bool(self._payloads))
-        return self._payloads.popleft()
 
     def _until(self, done: Callable[[], bool], within_s: float = math.inf) -> bool:
         """Whether that is so `within_s` seconds; inf: waits for as long as the hub is there."""
@@ -270,35 +247,24 @@ class Control:
     def _wait(self, timeout_s: float | None) -> bool:
         return bool(select.select([self._connection], [], [], None if timeout_s == math.inf else timeout_s)[0])
 
-    def _send(self, message: FromRank) -> None:
-        data = encode(message)
-        if len(data) > FRAME_LIMIT:
-            raise TransportError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
-        try:
-            with self._sending:
-                self._connection.send_bytes(self._ours.seal(data))
-        except OSError as error:
-            raise HubLostError(f"lost the hub: {error}") from error
-
     def _take(self) -> None:
         try:
             data = self._theirs.unseal(read_message(self._connection, FRAME_LIMIT + TAG_BYTES))
         except TamperedError as error:
             log.warning("rank %d: %s: %s", self.rank, TAMPERED, error)
             with contextlib.suppress(HubLostError):
-                self._send(Broken(TAMPERED))
+                self.tell(Broken(TAMPERED))
             raise RankFailedError(self.rank, TAMPERED) from error
         if data.startswith(PIECE):
             self._piece(data)
             return
         match decoded(data, TO_RANK):
-            case Ping():
-                self._send(self.state())
-            case RunFailed(rank, cause):
-                raise RankFailedError(rank, cause)
+            case RunFailed() as failed:
+                self._failed = failed
+                raise RankFailedError(failed.rank, failed.cause)
             case Halt():
                 self.halts += 1
-                self._send(Halted(self.operation()))
+                self.tell(Halted(self.operation()))
             case AskCall(operation):
                 self.on_ask(operation)
             case Regroup() as regrouped:
@@ -313,8 +279,9 @@ class Control:
                 self._announced = announced
                 self._pieces = bytearray()
                 self._close_parcel()
-            case command:
-                self._commands.append(command)
+            case Renew() as renewal:
+                self.renewals.append(renewal)
+                self.halts -= 1
 
     def _piece(self, data: bytes) -> None:
         if self._announced is None:
@@ -328,4 +295,4 @@ class Control:
             data, self._pieces, self._announced = bytes(self._pieces), bytearray(), None
             if len(data) != announced.nbytes:
                 raise HubLostError("a payload of the hub is not what it has announced")
-            self._payloads.append(data)
+            self.parcels.append(data)

@@ -1,7 +1,7 @@
 """The process of one rank on the machine of its parent: ``python child.py FD RANK WORLD``.
 
-FD is an inherited socket of which the parent has the other end, see `Hub.attach`. The process ends at once when the
-parent does, however that ends. This holds during the first imports, too: so nothing of optcc is imported before.
+FD is an inherited socket of which the parent has the other end, see `Overseer.attach`. The process ends at once when
+the parent does, however that ends. This holds during the first imports, too: so nothing of optcc is imported before.
 """
 
 from __future__ import annotations
@@ -24,6 +24,6 @@ def end_with_parent(fd: int) -> None:
 if __name__ == "__main__":
     fd, rank, world = map(int, sys.argv[1:])
     threading.Thread(target=end_with_parent, args=(os.dup(fd),), name="parent watch", daemon=True).start()
-    from optcc.runtime.control.serving import serve_child
+    from optcc.runtime.control.runner import serve_child
 
     sys.exit(serve_child(fd, rank, world))

@@ -1,24 +1,33 @@
-"""What every rank process is told, and how they make sure that all hold the same."""
+"""What every rank is given to do: a job, and calls of its schedules; and whether this machine can do it.
+
+It travels as bytes: columns as numpy writes them, everything else as JSON. Nothing in it can be executed.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import io
+import json
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
+from fractions import Fraction
+from typing import Any
+from zipfile import BadZipFile
 
 import numpy as np
 
 from optcc.errors import InputError
+from optcc.runtime.codec import Json, MessageError, plain, typed
 from optcc.runtime.compiled.choice import path_asked, path_named
 from optcc.runtime.control.available import available_bytes
 from optcc.runtime.control.transports import TRANSPORTS
 from optcc.runtime.devices.host import dtype_of, reduction_of
 from optcc.runtime.devices.memory import device_of
+from optcc.runtime.messages import RunCall
 from optcc.runtime.wires.layout import GPU_SLOT_BYTES, SLOT_BYTES, Layout
 from optcc.runtime.wires.slots import slots_bytes
-from optcc.schedule import Schedule
+from optcc.schedule import Lane, Link, Port, Route, Schedule
 
 LOCAL = ("local", "cpu")
 """Transport and device of runs whose chunks land in host memory that the ranks share."""
@@ -101,22 +110,99 @@ class Job:
         """Buffer bytes per rank."""
         return next(iter(self.schedules.values())).nbytes
 
-    @property
-    def pairs(self) -> list[tuple[int, int]]:
-        """The ordered pairs (source, destination) of ranks between which any schedule sends, ascending."""
-        pairs = (np.stack((s.src, s.dst), axis=1) for s in self.schedules.values())
-        return sorted({(src, dst) for columns in pairs for src, dst in columns.tolist()})
+
+@dataclass(frozen=True, eq=False)
+class Assignment:
+    """What all ranks do next: take the job, if there is one, then make these calls of its schedules.
+
+    patience_s : so long may nothing move on a rank, and ranks be awaited by others, in all of it
+    terms : what rank 0 was given, by name, where others have started the other ranks; they compare it with theirs
+    wrong : why the job cannot be, as rank 0 has found
+    """
+
+    job: Job | None
+    calls: Sequence[RunCall]
+    patience_s: float
+    terms: Mapping[str, str] | None = None
+    wrong: str = ""
+
+    def to_bytes(self) -> bytes:
+        """An uncompressed npz: columns as ``name/column``, and a table of everything else."""
+        schedules = self.job.schedules if self.job else {}
+        arrays = {
+            f"{at}/{column}": getattr(schedule, column)
+            for at, schedule in enumerate(schedules.values())
+            for column in COLUMNS
+        }
+        tables = {
+            "job": self.job and {name: getattr(self.job, name) for name in SETTINGS},
+            "schedules": [{"name": name, **_tables(schedule)} for name, schedule in schedules.items()],
+            "calls": plain(list(self.calls)),
+            "patience_s": self.patience_s,
+            "terms": None if self.terms is None else dict(self.terms),
+            "wrong": self.wrong,
+        }
+        arrays[TABLES] = np.frombuffer(json.dumps(tables).encode(), np.uint8)
+        file = io.BytesIO()
+        np.savez(file, allow_pickle=False, **arrays)
+        return file.getvalue()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Assignment:
+        """The inverse of `to_bytes`. MessageError for what is not such an archive."""
+        try:
+            with np.load(io.BytesIO(data), allow_pickle=False) as archive:
+                tables = json.loads(archive[TABLES].tobytes())
+                schedules = {
+                    table["name"]: _schedule(table, {column: archive[f"{at}/{column}"] for column in COLUMNS})
+                    for at, table in enumerate(tables["schedules"])
+                }
+            job = tables["job"] and Job(schedules, **{name: tables["job"][name] for name in SETTINGS})
+            calls = [typed(RunCall, call) for call in tables["calls"]]
+            return cls(job, calls, float(tables["patience_s"]), tables["terms"], tables["wrong"])
+        except (BadZipFile, EOFError, KeyError, TypeError, ValueError, OSError) as error:
+            raise MessageError(f"not a job: {type(error).__name__}: {error}") from error
 
 
-def digest_of(schedule: Schedule) -> str:
-    """Sixteen hex digits that name the content of a schedule: shape, tables and every column."""
-    digest = hashlib.sha256(repr((schedule.ranks, schedule.nbytes, schedule.ports, schedule.routes)).encode())
-    for field in fields(schedule):
-        column = getattr(schedule, field.name)
-        if isinstance(column, np.ndarray):
-            digest.update(f"{field.name} {column.dtype.str} {column.shape}".encode())
-            digest.update(column.tobytes())
-    return digest.hexdigest()[:16]
+TABLES = "tables"
+"""The member of the archive that holds the JSON, as bytes."""
+
+SETTINGS = ("dtype", "op", "paced", "transport", "slot_bytes", "device", "path")
+"""Fields of a job beside its schedules."""
+
+COLUMNS = tuple(field.name for field in fields(Schedule) if "NDArray" in str(field.type))
+
+
+def _tables(schedule: Schedule) -> Json:
+    return {
+        "ranks": schedule.ranks,
+        "nbytes": schedule.nbytes,
+        "ports": plain(schedule.ports),
+        "links": plain(schedule.links),
+        "routes": [
+            [route.src, route.dst, [[lane.out, lane.into, str(lane.share), lane.links] for lane in route.lanes]]
+            for route in schedule.routes
+        ],
+    }
+
+
+def _schedule(table: Json, columns: dict[str, Any]) -> Schedule:
+    routes = tuple(
+        Route(src, dst, tuple(Lane(out, into, Fraction(share), tuple(links)) for out, into, share, links in lanes))
+        for src, dst, lanes in table["routes"]
+    )
+    ports = tuple(Port(**row) for row in table["ports"])
+    links = tuple(Link(**row) for row in table["links"])
+    return Schedule(table["ranks"], table["nbytes"], ports, routes, **columns, links=links)
+
+
+def nics_s(schedule: Schedule) -> float:
+    """Seconds that the NICs of the busiest rank need to send, at their rates; 0 where no NIC sends."""
+    sent = np.bincount(schedule.src, schedule.length, schedule.ranks)
+    rates = np.zeros(schedule.ranks)
+    for port in schedule.ports:
+        rates[port.rank] += float(port.out_rate)
+    return float((sent[rates > 0] / rates[rates > 0]).max(initial=0))
 
 
 def processor_note(job: Job, cores: int) -> str:
@@ -129,16 +215,13 @@ def processor_note(job: Job, cores: int) -> str:
     worst, told = 2.0, ""
     for schedule in job.schedules.values():
         needs_s = int(schedule.length.sum()) * BYTE_S + len(schedule) * TRANSFER_S
-        sent = np.bincount(schedule.src, schedule.length, schedule.ranks)
-        rates = np.zeros(schedule.ranks)
-        for port in schedule.ports:
-            rates[port.rank] += float(port.out_rate)
-        nics_s = float((sent[rates > 0] / rates[rates > 0]).max(initial=0))
-        if nics_s and needs_s / cores > max(worst * nics_s, SOON_S):
-            worst = needs_s / cores / nics_s
+        sending_s = nics_s(schedule)
+        if sending_s and needs_s / cores > max(worst * sending_s, SOON_S):
+            worst = needs_s / cores / sending_s
             told = (
                 f"{job.ranks} ranks need about {needs_s:.2g} s of processor for a run that the emulated NICs do in "
-                f"{nics_s:.2g} s: {cores} cores are the limit, no NIC is. Give a lower --local-rate, or fewer servers"
+                f"{sending_s:.2g} s: {cores} cores are the limit, no NIC is. "
+                "Give a lower --local-rate, or fewer servers"
             )
     return told
 

@@ -1,37 +1,54 @@
-"""Run schedules on this machine (POSIX): a process per rank, real bytes, every element checked after every run."""
+"""Run schedules on this machine (POSIX): a process per rank, real bytes, every element checked after every run.
+
+Ranks command themselves, as those of a communicator do (`runner`). What they are to run goes to them through the hub,
+which is in this process, and by it they report.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
+import socket
+import subprocess
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
-from typing import Self
+from typing import Any, Self
 
 from optcc.errors import InputError
 from optcc.machine.kernels import say
 from optcc.runtime.codec import typed
 from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.descriptors import check_descriptors
-from optcc.runtime.control.failure_detector import PING_S
-from optcc.runtime.control.job import Job, check_memory, processor_note
-from optcc.runtime.control.processes import RankProcesses
+from optcc.runtime.control.job import Assignment, Job, check_memory, nics_s, processor_note
+from optcc.runtime.control.overseer import FAREWELL_S, Overseer
 from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.control.secret import SECRETS
 from optcc.runtime.control.transports import check_devices
+from optcc.runtime.devices import gpu_memory
 from optcc.runtime.devices.memory import check_device
+from optcc.runtime.devices.mps import mps_service, sharing_of
+from optcc.runtime.errors import TransportError, shortage
 from optcc.runtime.evidence.probing import ProbeRound, evidence_of, rounds_of, second_look
 from optcc.runtime.evidence.verdicts import ProbeResult, verdicts_of
-from optcc.runtime.messages import Check, Go, Note, Prepare, Ran, Strike
-from optcc.runtime.wires.layout import layout_of, longest_transfer_s
+from optcc.runtime.messages import Note, Ran, RunCall, RunFailed, Strike
+from optcc.runtime.wires.layout import layout_of
 from optcc.schedule import Port, Schedule
 
-LEAD_S = 0.03
-"""From the parent's decision to the common start: more than the slowest rank needs to hear of it."""
+START_S = 60.0
+"""For the ranks' interpreters to start and import numpy, on a machine that is busy."""
+
+GATHER_S = 120.0
+"""For ranks that are started elsewhere to come."""
 
 GPU_START_S = 60.0
 """To import cupy, open a GPU and compile kernels, all ranks at once, on a machine that has read none of it before."""
+
+LEAST_STALL_S = 1.0
+"""Less tells nothing: a rank that lives may be busy for so long."""
 
 ARRAY_BYTES_PER_S = 50e6
 """Less than the slowest array operation does on a shared core: bounds how long a rank may be deaf as it computes."""
@@ -97,18 +114,24 @@ class Collective:
 
 
 class Session:
-    """Ranks that run collectives, one after the other, of one job at a time. A context manager.
+    """Ranks that run collectives, one after the other, of one job at a time. A context manager that leaves none.
 
-    stall_s : so many seconds may a rank be silent, or everything stand still, before the run is declared failed
-    membership : rank 0's, when others start the other ranks; interface : where its hub listens
+    stall_s : so many seconds may nothing move on a rank beyond what it computes, before the run is declared failed
+    membership : rank 0's, when others start the other ranks, by `runner.serve_rank`; interface : where the hub listens
+        then, if not at the agreed address
+
+    Ranks of this machine are plain child processes, not multiprocessing's. The latter would import the parent's main
+    module into every rank, run it again in an unguarded script, and leave a resource tracker. Each inherits its end of
+    a pair of sockets. There is no address for others to connect to and no secret to pass on. A rank ends with its
+    parent, however that ends.
     """
 
     def __init__(
         self, job: Job, stall_s: float = 10.0, membership: Membership | None = None, interface: str | None = None
     ) -> None:
-        if stall_s < 2 * PING_S:
-            raise InputError("too short to tell", where="stall_s", expected=f"{2 * PING_S} s or more", got=stall_s)
-        self._job, self._stall_s = job, stall_s
+        if stall_s < LEAST_STALL_S:
+            raise InputError("too short to tell", where="stall_s", expected=f"{LEAST_STALL_S} s or more", got=stall_s)
+        self._job, self._stall_s, self._membership, self._interface = job, stall_s, membership, interface
         self._told = ""
         self._here = range(job.ranks) if membership is None else range(1)  # ranks of this machine, as far as is known
         self._check_room(job)
@@ -117,48 +140,147 @@ class Session:
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
             check_devices(job.transport, here)
-        self._processes = RankProcesses(job, membership, interface)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._cleanup = contextlib.ExitStack()
         self._suspects: set[tuple[str, str]] = set()  # NICs at the ends of wires that were lost since the last probes
 
     def __enter__(self) -> Self:
-        self._processes.__enter__()
         try:
-            self._processes.replies(self._setup_s)
-        except BaseException:
-            self._processes.__exit__(*sys.exc_info())
+            self._start()
+            self._assign(self._job, terms=None if self._membership is None else self._membership.terms)
+        except BaseException as error:
+            self._end()
+            if isinstance(error, OSError):
+                cause = shortage(error) or error
+                raise TransportError(f"{self._job.ranks} ranks cannot be started here: {cause}") from error
             raise
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        self._processes.__exit__(kind, *rest)
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            self._hub.ship(b"")
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                for process in self._processes:
+                    process.wait(FAREWELL_S)
+        self._end()
 
     @property
     def pids(self) -> tuple[int, ...]:
         """Process ids, by rank."""
-        return self._processes.pids
+        return tuple(process.pid for process in self._processes)
 
     def adopt(self, job: Job) -> None:
         """From now on another job of as many ranks, else InputError: its schedules, over wires made anew."""
         if job.ranks != self._job.ranks:
             raise InputError("another number of ranks", where="job", expected=str(self._job.ranks), got=job.ranks)
         self._check_room(job)
-        self._job = job
-        self._processes.adopt(job)
-        self._processes.replies(self._setup_s)
+        self._assign(job)
 
     def run(self, name: str, strikes: Sequence[Strike] = (), *, timed: bool = False) -> Collective:
         """Run schedule `name` once, with these faults. Raises RankFailedError when a rank fails.
 
         timed : also tell when each transfer landed
         """
-        paced_s = longest_transfer_s(self._job.schedules[name]) if self._job.paced else 0
-        self._processes.order(Prepare(name, list(strikes), timed), self._setup_s)
-        start = time.monotonic() + LEAD_S
-        ran = self._processes.order(Go(start), self._stall_s + paced_s)
-        exact = self._processes.order(Check(), self._setup_s)
-        done = Collective(tuple(typed(Ran, times) for times in ran), tuple(exact))
-        self._suspects |= {(note.nic, note.far) for note in done.notes if note.kind == "lost"}
+        (done,) = self.run_all([RunCall(name, list(strikes), timed)])
         return done
+
+    def run_all(
+        self, calls: Sequence[RunCall], progress: Callable[[int, Collective], None] = lambda number, done: None
+    ) -> list[Collective]:
+        """The same of several calls: ranks make one after the other. InputError for a NIC to strike that is not used.
+
+        progress : called with the number of each call that is done, from 0
+        """
+        nics = {port.name for name in {call.algorithm for call in calls} for port in self._job.schedules[name].ports}
+        for strike in (strike for call in calls for strike in call.strikes):
+            if strike.nic not in nics:
+                raise InputError("no such NIC", where=strike.kind, expected=", ".join(sorted(nics)[:8]), got=strike.nic)
+        done: list[Collective] = []
+        self._ship(Assignment(None, calls, self._patience_s))
+        for number in range(len(calls)):
+            said = self._reports()
+            done.append(Collective(tuple(typed(Ran, each["ran"]) for each in said), tuple(e["exact"] for e in said)))
+            self._suspects |= {(note.nic, note.far) for note in done[-1].notes if note.kind == "lost"}
+            progress(number, done[-1])
+        return done
+
+    def _assign(self, job: Job, terms: Mapping[str, str] | None = None) -> None:
+        self._job = job
+        self._ship(Assignment(job, (), self._patience_s, terms))
+        self._reports()
+
+    def _ship(self, assigned: Assignment) -> None:
+        self._hub.ship(assigned.to_bytes())
+
+    def _reports(self) -> list[Any]:
+        """The next report of every rank, by rank. RankFailedError on the verdict, InputError where a rank refuses.
+
+        Ranks see to it that none is waited for without an end; this waits for as long as any of them lives.
+        """
+        while not all(self._heard):
+            self._hear()
+        return [heard.pop(0) for heard in self._heard]
+
+    def _hear(self) -> bool:
+        """The next news of the hub; whether it is that all ranks are there."""
+        match self._hub.news.get():
+            case None:
+                return True
+            case RunFailed():
+                raise self._hub.last_words()
+            case rank, {"refused": [what, where, expected, got, hint]}:
+                raise InputError(what, where=where, expected=expected, got=got, hint=hint)
+            case rank, value:
+                self._heard[rank].append(value)
+        return False
+
+    # --- processes ---------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        membership, ranks = self._membership, self._job.ranks
+        how: dict[str, Any] = {"obituary": self._obituary, "commands": True}
+        self._heard: list[list[Any]] = [[] for _ in range(ranks)]  # by rank, its reports that were not asked for yet
+        environment: Mapping[str, str] = os.environ
+        if membership is None:
+            if self._job.device == "cuda" and sharing_of(ranks, gpu_memory.gpu_count(), os.environ).mps:
+                environment = self._cleanup.enter_context(mps_service(os.environ))
+            self._hub = Overseer(ranks, None, START_S, **how).start()
+        elif membership.world != ranks:
+            raise InputError(
+                "not as many processes as ranks",
+                where="world size",
+                expected=f"{ranks}, a process per rank of the plan",
+                got=membership.world,
+            )
+        else:
+            self._hub = Overseer.open(membership, self._interface, GATHER_S, **how)
+        self._cleanup.callback(self._hub.leave)
+        for rank in self._here:
+            with self._hub.attach(rank) as end:
+                self._processes.append(start_rank(end, rank, ranks, environment))
+        while not self._hear():
+            pass
+
+    def _obituary(self, rank: int) -> str:
+        """How a rank ended that has hung up."""
+        if rank >= len(self._processes):
+            return "closed its control connection"
+        try:
+            status = self._processes[rank].wait(FAREWELL_S)
+        except subprocess.TimeoutExpired:
+            return "closed its control connection"
+        if status < 0:
+            return f"killed by signal {-status} ({signal.strsignal(-status)})"
+        return f"exited with status {status} before the end"
+
+    def _end(self) -> None:
+        for process in self._processes:
+            process.kill()
+        for process in self._processes:
+            process.wait(FAREWELL_S)
+        self._cleanup.close()
+
+    # --- what is asked of ranks --------------------------------------------------------------------------------------
 
     def probe(self, ports: Sequence[Port]) -> list[ProbeResult]:
         """Measure the NICs `ports` of all ranks, and paths between them that may be broken.
@@ -191,9 +313,39 @@ class Session:
         return evidence_of(probes, landed, probed.notes)
 
     @property
-    def _setup_s(self) -> float:
-        gpu_s = 0 if self._job.device == "cpu" else GPU_START_S
-        return self._stall_s + gpu_s + self._job.ranks**2 * self._job.nbytes / ARRAY_BYTES_PER_S
+    def _patience_s(self) -> float:
+        job = self._job
+        gpu_s = 0 if job.device == "cpu" else GPU_START_S
+        sending_s = max(map(nics_s, job.schedules.values())) if job.paced else 0.0
+        return self._stall_s + gpu_s + job.ranks**2 * job.nbytes / ARRAY_BYTES_PER_S + sending_s
+
+
+def start_rank(
+    end: socket.socket, rank: int, world: int, environ: Mapping[str, str] = os.environ
+) -> subprocess.Popen[bytes]:
+    """A rank's process on this machine, which serves over `end`, its end of a pair of sockets."""
+    environment = {
+        **environ,
+        "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path),
+        "OPENBLAS_NUM_THREADS": "1",  # ranks do no linear algebra; its threads only make the start slower
+    }
+    for name in SECRETS:
+        environment.pop(name, None)
+    return subprocess.Popen(
+        [sys.executable, "-P", str(Path(__file__).with_name("child.py")), str(end.fileno()), str(rank), str(world)],
+        stdin=subprocess.DEVNULL,
+        pass_fds=[end.fileno()],
+        env=environment,
+        start_new_session=True,  # Ctrl-C is for the parent alone, which then ends the ranks
+    )
+
+
+def refuse(membership: Membership, interface: str | None, wrong: InputError, within_s: float) -> None:
+    """For rank 0: the job is not run; tell the ranks that come within so many seconds why, and let them go."""
+    hub = Overseer.open(membership, interface, 2 * within_s, commands=True)
+    hub.come(membership.world - 1, within_s)
+    hub.ship(Assignment(None, (), within_s, {}, str(wrong)).to_bytes())
+    hub.leave()
 
 
 def run_schedules(
@@ -224,7 +376,7 @@ def run_schedules(
     device : where the buffers are, "cpu" or "cuda": rank r's on GPU ``r % number of GPUs``
     path : what handles chunks, one of `compiled.choice.PATHS`; None: as OPTCC_PATH says, auto where it says nothing
     membership, interface : see `Session`
-    stall_s : so many seconds may a rank be silent, or everything stand still, before the run is declared failed
+    stall_s : as of `Session`
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
     on_start : called with the ranks' process ids before the first run
 
@@ -233,7 +385,13 @@ def run_schedules(
     """
     if repeat < 1:
         raise InputError("nothing to time", where="--repeat", expected="1 or more", got=repeat)
-    runs: dict[str, list[Collective]] = {name: [] for name in schedules}
+    names = list(schedules)
+    calls = [RunCall(name, []) for _ in range(repeat + 1) for name in names]  # the first time warms up
+
+    def tell(number: int, done: Collective) -> None:
+        if number >= len(names) and progress:
+            progress(calls[number].algorithm, number // len(names) - 1, done.seconds)
+
     with Session(
         Job(dict(schedules), dtype, op, paced, transport, slot_bytes, device, path or path_asked(os.environ)),
         stall_s,
@@ -242,12 +400,8 @@ def run_schedules(
     ) as session:
         if on_start:
             on_start(session.pids)
-        for repetition in range(-1, repeat):  # -1 warms up
-            for name in schedules:
-                runs[name].append(session.run(name))
-                if repetition >= 0 and progress:
-                    progress(name, repetition, runs[name][-1].seconds)
-    return {name: result_of(name, runs[name]) for name in schedules}
+        done = session.run_all(calls, tell)
+    return {name: result_of(name, done[at :: len(names)]) for at, name in enumerate(names)}
 
 
 def result_of(algorithm: str, runs: Sequence[Collective]) -> RunResult:

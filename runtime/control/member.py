@@ -1,4 +1,4 @@
-"""One rank of a communicator: its connections to the other ranks, and schedules run over them on a caller's buffer.
+"""One rank: its connections to the other ranks, and schedules run over them on a caller's buffer.
 
 Operations run in the thread that calls them. Between them a thread polls at intervals: peers may still have to ask what
 has landed, and the overseer whether this rank may change its plan. During one that takes long, it tells the hub what
@@ -15,29 +15,187 @@ import select
 import threading
 import time
 import zlib
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from optcc.errors import InputError
+from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
-from optcc.runtime.compiled.choice import path_asked, path_of, warm
+from optcc.runtime.compiled.choice import ChunkPath, path_asked, path_of, warm
 from optcc.runtime.control.channel import Control
+from optcc.runtime.control.clocks import Clock
 from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
 from optcc.runtime.control.links import Links
-from optcc.runtime.control.lost_nics import LostNicsOf
-from optcc.runtime.control.member_failure import regroup, verdict
-from optcc.runtime.control.overseer import Overseer
+from optcc.runtime.control.overseer import GRACE_S, Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import arena_for
 from optcc.runtime.devices.host import Op
+from optcc.runtime.engine.loop import Engine
 from optcc.runtime.engine.program import Program
-from optcc.runtime.errors import CallsDifferError, PeerLateError, RankFailedError
+from optcc.runtime.errors import (
+    CallsDifferError,
+    PeerLateError,
+    PeerLostError,
+    RankFailedError,
+    TransportError,
+    shortage,
+)
 from optcc.runtime.flows.ends import SIGNS
-from optcc.runtime.messages import CLOSE, Broken, HasCalled, Note, Renew, Reply, Strike
+from optcc.runtime.flows.timeouts import Timeouts
+from optcc.runtime.messages import CLOSE, Broken, FromRank, HasCalled, Late, Left, LostNics, Note, Shrink, Strike
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
 from optcc.schedule import Schedule
+
+_OF_A_NIC = ("nic down", "lost", "fenced")
+"""Kinds of notes that are no news of a NIC that plans do without."""
+
+
+class LostNicsOf:
+    """Which NICs of rank `rank` plans have to do without, by what its wires tell.
+
+    tell : for the hub, which has all ranks plan anew
+
+    A NIC that is back is used again where no other one is left, not before: it may go again. After all have been lost,
+    those that are back are used, and what has moved to the first of them is spread again. While all are lost nothing is
+    told, for no plan can do without.
+    """
+
+    def __init__(self, rank: int, tell: Callable[[LostNics], None]) -> None:
+        self._rank, self._tell = rank, tell
+        self._lost: set[str] = set()  # that have gone down since wires were made, and whose wires have not been since
+        self._reported: set[str] = set()  # of these, those that plans are to do without
+        self._alone = False  # all of them have been lost at the same time
+        self._without: set[str] = set()  # NICs of all ranks that plans do without
+
+    def renewed(self, nics: Sequence[str]) -> None:
+        """From now on plans do without these, of all ranks."""
+        self._without = {*nics}
+
+    def connected(self) -> None:
+        """Wires are new, and tell what they find."""
+        self._lost.clear()
+
+    def read(self, notes: Sequence[Note], layout: Layout) -> list[Note]:
+        """What wires have noted; returns what is news."""
+        mine = {nic.name for nic in layout.nics if nic.rank == self._rank and not nic.nvlink}
+        for note in notes:
+            if note.kind == "nic down":
+                self._lost.add(note.nic)
+            elif note.kind == "made anew":
+                self._lost.discard(note.nic)
+            self._alone = self._alone or self._lost >= mine
+        if not self._lost >= mine:
+            self._report(mine)
+        return [note for note in notes if note.kind not in _OF_A_NIC or not {note.nic, note.far} & self._without]
+
+    def _report(self, mine: set[str]) -> None:
+        dead = self._lost - self._reported
+        back = mine - self._lost if self._alone or self._reported | dead >= mine else set[str]()
+        self._alone = False
+        if dead or (back and len(mine) > 1):
+            self._reported = self._reported - back | dead
+            self._tell(LostNics(sorted(dead), sorted(back)))
+
+
+JUDGING_S = 10 * GRACE_S
+"""For a hub that lives to judge, on a machine that is busy."""
+
+HUB_GONE = "its process, which held the control channel, is gone"
+
+
+def verdict(error: Exception, control: Control, links: Links, within_s: float) -> RankFailedError:
+    """Who failed, as all ranks hear it: tells the overseer of `error` and waits for its word, `within_s` at most.
+
+    A rank that has lost a peer serves its flows meanwhile. Others may be about to accuse this rank, and must hear that
+    it is alive. Else its word would be the only one, when its own NICs have swallowed all.
+    """
+    if isinstance(error, RankFailedError):
+        return error
+    try:
+        if not isinstance(error, HubLostError):
+            if isinstance(error, CallsDifferError):  # the hub says who, once enough ranks have told what they called
+                _listen(control, within_s)
+            late = isinstance(error, PeerLateError | CallsDifferError)  # also for rank 0, but for what judging takes
+            _accuse(error, control)
+            _listen(control, JUDGING_S + (0 if late else within_s), links if isinstance(error, PeerLostError) else None)
+            cause = f"its process does not answer: it has not said who failed, within {within_s:.3g} s"
+            return RankFailedError(0, cause)
+    except RankFailedError as said:
+        return said
+    except HubLostError as lost:
+        error = lost
+    try:
+        control.check()  # what was said before it was lost counts
+    except RankFailedError as said:
+        return said
+    except HubLostError:
+        pass
+    return RankFailedError(0, HUB_GONE if control.rank else f"its own control channel has ended: {error}")
+
+
+def _listen(control: Control, within_s: float, links: Links | None = None) -> None:
+    """Hear what the hub says, and serve the flows of `links`, for so long; its verdict is raised."""
+    end = time.monotonic() + within_s
+    while (left := end - time.monotonic()) > 0:
+        try:
+            if links and links.up:
+                links.poll(end)
+            elif select.select([control], [], [], left)[0]:
+                control.check()
+        except PeerLostError:
+            pass  # one is enough
+        except (RankFailedError, HubLostError):
+            raise
+        except Exception:  # these flows are of no use any more
+            links = None
+
+
+def _accuse(error: Exception, control: Control) -> None:
+    if isinstance(error, PeerLateError):
+        control.tell(Late(error.blames, error.why))
+        return
+    if isinstance(error, CallsDifferError):
+        control.tell(Late(error.peer, str(error)))
+        return
+    cause = str(error) if isinstance(error, OptccError) else shortage(error)
+    blames = error.blames if isinstance(error, PeerLostError) else None
+    control.tell(Broken(cause or f"{type(error).__name__}: {error}", blames))
+
+
+def regroup(
+    control: Control, old: Membership, look: Callable[[float], None], within_s: float
+) -> tuple[Membership, list[int]]:
+    """After a rank has failed: this rank's place among those that go on, and their old numbers. All call this.
+
+    look : one wait up to a time of the monotonic clock, and what has come by then
+    within_s : for all that live to say so, from when the first has
+    Raises InputError where this rank is not among them, or nobody can bring them together.
+    """
+    hint = "Start the job again."
+    lost: HubLostError | None = None
+    try:
+        look(time.monotonic())  # the others may have gone on already
+        if control.regrouped is None:
+            control.tell(Shrink(within_s))
+        end = time.monotonic() + within_s + GRACE_S
+        while control.regrouped is None and time.monotonic() < end:
+            look(end)
+    except HubLostError as error:
+        lost = error
+    regrouped = control.regrouped
+    if regrouped is None:
+        what = f"rank 0 has not brought the others together within {within_s:.3g} s"
+        if lost:
+            what = "the control channel is gone with rank 0's process, so nobody can bring the others together"
+        raise InputError(what, where="shrink", hint=hint) from lost
+    ranks = regrouped.ranks
+    if old.rank not in ranks:
+        gone_on = f"ranks {', '.join(map(str, ranks))} have gone on without it"
+        hint = "Start the job again, or have them call grow and come in as a new rank."
+        raise InputError(f"rank {old.rank} is not among those that go on: {gone_on}", where="shrink", hint=hint)
+    address = (old.address[0], regrouped.port)
+    return Membership(ranks.index(old.rank), len(ranks), address, f"{old.job}'", old.secret), ranks
+
 
 JOIN_S = 120.0
 """For all ranks to be started and to come, or as long as an operation may take, if that is longer."""
@@ -61,11 +219,13 @@ class Member:
 
     timeout_s : for an operation, from when this rank begins it: all others must have come to it and finished it
     join_s : for finding the hub; None: as for ranks that are started at the same time
-    path : of chunks, as OPTCC_PATH asks for
     lent : an arena to share with another member of this process; None: one of its own, where the transport lends
     return_s : for a NIC to be back, where this rank has none left; None: as for an operation
     overseer : where this process has the ranks' hub: that of a job with rank 0
-    on_renew : called with the names of NICs that are dead, at the same point between operations on every rank
+    control : a connection to the hub that there is already; None: one is made, as `membership` says
+    path : of chunks; None: as OPTCC_PATH says
+    on_renew : called with the names of NICs that are dead, at the same point between operations on every rank; None:
+        plans stay, whatever dies
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
     """
 
@@ -77,18 +237,19 @@ class Member:
         timeout_s: float = TIMEOUT_S,
         join_s: float | None = None,
         return_s: float | None = None,
-        on_renew: Callable[[list[str]], None] = lambda nics: None,
+        on_renew: Callable[[list[str]], None] | None = None,
         on_notes: Callable[[list[Note]], None] = lambda notes: None,
         overseer: Overseer | None = None,
+        control: Control | None = None,
+        path: ChunkPath | None = None,
         lent: Arena | None = None,
     ) -> None:
         self.rank, self.world, self.timeout_s = membership.rank, membership.world, timeout_s
         self.membership = membership
-        self.path = path_of(path_asked(os.environ), transport, "cpu")
+        self.path = path or path_of(path_asked(os.environ), transport, "cpu")
         warm(self.path)  # before anybody waits for this rank
         self._on_renew, self._on_notes, self.overseer = on_renew, on_notes, overseer
         self._lock = threading.RLock()
-        self._renewals: deque[Renew] = deque()  # each at its point: another rank may be past that of the first
         self.operation = 0
         self._called: dict[int, str] = {}  # the last CALLS operations, in words
         self._asked = 0  # the hub wants to hear of operations up to this one
@@ -96,7 +257,7 @@ class Member:
         self.lent: Arena | None = None
         try:
             self.lent = lent.share() if lent else arena_for(transport)
-            self._control = Control.join(
+            self._control = control or Control.join(
                 membership.address,
                 job=membership.job,
                 secret=membership.secret.encode(),
@@ -115,7 +276,8 @@ class Member:
         self._control.on_ask = self._answer
         self._control.patience_s = timeout_s
         self._nics = LostNicsOf(self.rank, self._control.tell)
-        self._links = Links(self.rank, transport, self._control, self.path, timeout_s if return_s is None else return_s)
+        back = Timeouts(back=timeout_s if return_s is None else return_s)
+        self._links = Links(transport, self._control, self.path, back)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()
@@ -127,16 +289,16 @@ class Member:
         """The next operation, and what prepares it. Plans change here, never inside. `call` : in words, on all ranks
         the same."""
         with self._lock, self._guarded():
+            renewals = self._control.renewals
             while True:
                 if self._control.halts:
-                    self._obey()  # it may have been read in the operation before: then nothing more comes to wake us
                     self._until(lambda: not self._control.halts, "leave to go on")
-                if self._renewals and self._renewals[0].after <= self.operation:
-                    nics = self._renewals.popleft().nics
-                    self._nics.renewed(nics)
-                    self._on_renew(nics)
-                else:
+                if not renewals or renewals[0].after > self.operation:
                     break
+                nics = renewals.popleft().nics
+                self._nics.renewed(nics)
+                if self._on_renew:
+                    self._on_renew(nics)
             self._begin(call)
             yield
 
@@ -200,15 +362,75 @@ class Member:
         """Another schedule over the wires that are there."""
         self._links.learn(name, schedule, lanes)
 
-    def run(self, name: str, program: Program, buffer: Any, op: Op, *, linger: bool = True, parts: Any = None) -> None:
+    def run(
+        self,
+        name: str,
+        program: Program,
+        buffer: Any,
+        op: Op,
+        *,
+        linger: bool = True,
+        parts: Any = None,
+        start: Callable[[Engine], None] | None = None,
+    ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
         sign = zlib.crc32(self._called[self.operation].encode()) % SIGNS
-        self._links.run(name, program, buffer, op, sign, within_s=self.timeout_s, linger=linger, parts=parts)
+        within_s = self.timeout_s
+        self._links.run(name, program, buffer, op, sign, within_s=within_s, linger=linger, parts=parts, start=start)
         self._tell_notes()
 
     def strike(self, strike: Strike) -> None:
         """See `Links.strike`."""
         self._links.strike(strike)
+
+    # --- what a command has it do ------------------------------------------------------------------------------------
+
+    def equip(self, timeout_s: float, transport: str, path: ChunkPath, timeouts: Timeouts, **how: Any) -> None:
+        """Let go of the wires, for others of another kind, to be connected. All ranks do so at the same time, within a
+        turn. timeout_s : from now on; the rest : as of `Links`"""
+        self.timeout_s = self._control.patience_s = timeout_s
+        if self._links.up:
+            self._part()
+        self._links, self.path = Links(transport, self._control, path, timeouts, **how), path
+
+    def parcel(self) -> bytes:
+        """The next payload of the hub, for as long as that is there; flows are served meanwhile."""
+        with self._lock, self._guarded():
+            while not self._control.parcels:
+                self._look(math.inf)
+            return self._control.parcels.popleft()
+
+    def tell(self, message: FromRank) -> None:
+        """Send to the hub."""
+        self._control.tell(message)
+
+    def clock(self) -> Clock:
+        """This machine's, held against the hub's. Another machine's drifts: it is asked anew; within a turn."""
+        if self._control.clock is None or self._control.clock.offset_s:
+            self._control.synchronize()
+        assert self._control.clock
+        return self._control.clock
+
+    def look_at_clock(self) -> float:
+        """The time by the clock of the wires, by a new look."""
+        return self._links.look_at_clock()
+
+    def sent(self) -> dict[str, int]:
+        """As `Links.sent`."""
+        return self._links.sent()
+
+    def gather_notes(self) -> None:
+        """Have `on_notes` called with what has been noted since."""
+        self._tell_notes()
+
+    @contextlib.contextmanager
+    def guarded(self) -> Iterator[None]:
+        """Whatever is raised here has failed this rank, and so all."""
+        with self._lock, self._guarded():
+            try:
+                yield
+            except InputError as error:
+                raise TransportError(str(error)) from error
 
     # --- ends --------------------------------------------------------------------------------------------------------
 
@@ -226,7 +448,7 @@ class Member:
             self._stop.set()
             with contextlib.suppress(HubLostError, RankFailedError):
                 if self.failed is None:
-                    self._control.tell(Broken(f"left: {cause}") if cause else Reply())
+                    self._control.tell(Broken(f"left: {cause}") if cause else Left())
                 self._control.hang_up()
             self._control.__exit__()
             self._links.close()
@@ -270,15 +492,10 @@ class Member:
         """One wait, no longer than `until`, and what has come by then."""
         if self._links.up and not self.failed:
             self._links.poll(until)
-        elif select.select([self._control], [], [], max(0.0, until - time.monotonic()))[0]:
-            self._control.check()
-        self._obey()
-
-    def _obey(self) -> None:
-        while (command := self._control.poll_command()) is not None:
-            if isinstance(command, Renew):
-                self._renewals.append(command)
-                self._control.halts -= 1  # the next Halt may have come before this was read
+        else:
+            left = max(0.0, until - time.monotonic())
+            select.select([self._control], [], [], None if left == math.inf else left)
+        self._control.check()
 
     def _tend(self) -> None:
         """Between operations; and what is due during one that takes long, be it planned or run."""
@@ -294,7 +511,7 @@ class Member:
                     self._lock.release()
             elif self.operation != seen:
                 seen, ask_at = self.operation, time.monotonic() + ASK_S
-            elif time.monotonic() > ask_at:
+            elif self._on_renew and time.monotonic() > ask_at:  # who has plans that stay makes calls that cannot differ
                 ask_at = math.inf
                 with contextlib.suppress(HubLostError):  # the operation finds out by itself
                     self._answer(seen)
@@ -329,6 +546,5 @@ class Member:
 
     def _tell_notes(self) -> None:
         notes = self._links.notes()
-        if not notes:
-            return
-        self._on_notes(self._nics.read(notes, self._links.layout))
+        if notes:
+            self._on_notes(self._nics.read(notes, self._links.layout) if self._on_renew else notes)

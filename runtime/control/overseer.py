@@ -1,19 +1,25 @@
-"""The hub of ranks that command themselves: it says who failed, has plans renewed, and brings together who is left."""
+"""The hub of a job's ranks, which command themselves: it says who failed, has plans renewed, and brings together who is
+left. For a command that wants calls made, it hands on what ranks are to do, and what they report."""
 
 from __future__ import annotations
 
 import logging
 import math
+import socket
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import Any, NamedTuple
 
-from optcc.runtime.control.failure_detector import GRACE_S, FailureDetector
-from optcc.runtime.control.hub import FAREWELL_S, Hub
+from optcc.runtime.codec import Json
+from optcc.runtime.control.connecting import Address
 from optcc.runtime.control.interface import listening_address
 from optcc.runtime.control.rendezvous import Membership
-from optcc.runtime.control.router import Door, Gone, Joined
-from optcc.runtime.errors import RankFailedError
+from optcc.runtime.control.router import Door, Gone, Heard, Joined, Router
+from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import (
     CLOSE,
     AskCall,
@@ -23,15 +29,80 @@ from optcc.runtime.messages import (
     Halted,
     HasCalled,
     Late,
+    Left,
     LostNics,
+    RankJournal,
     Regroup,
     Renew,
-    Reply,
+    Report,
     RunFailed,
+    Saw,
     Shrink,
+    ToRank,
 )
 
+GRACE_S = 1.0
+"""The peers of a rank that dies and the hub notice it in any order, milliseconds apart. So long after the first
+accusation does the hub look for evidence of its own, and hear other ranks, before it takes a peer's word."""
+
+
+class Accusation(NamedTuple):
+    """A rank has lost another one."""
+
+    blamed: int
+    cause: str
+
+
+def most_accused(accusations: Mapping[int, Accusation]) -> tuple[int, str]:
+    """(the rank to blame, how it was lost) from what ranks say, at least one; by accuser, the first to speak first.
+
+    A rank whose own NICs swallow everything loses its peers, too, and may be the first to say so. So the word of a rank
+    that others accuse counts for less: to blame is whom most ranks accuse that nobody accuses; of those with as many,
+    whom most ranks accuse at all; of those again, who was accused first.
+    """
+
+    def weight(rank: int) -> tuple[int, int]:
+        by = [accuser for accuser, said in accusations.items() if said.blamed == rank]
+        return sum(accuser not in accused for accuser in by), len(by)
+
+    accused = {said.blamed for said in accusations.values()}
+    culprit = max(dict.fromkeys(said.blamed for said in accusations.values()), key=weight)  # of equals the first
+    witnesses = [accuser for accuser, said in accusations.items() if said.blamed == culprit]
+    witness = min(witnesses, key=lambda accuser: accuser in accused)
+    return culprit, f"rank {witness} {accusations[witness].cause}"
+
+
+class FailureDetector:
+    """Takes note of what ranks say, and judges. Times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._evidence: tuple[int, str] | None = None
+        self._accusations: dict[int, Accusation] = {}  # by accuser, in the order in which they came
+        self._accused_at = 0.0  # the first time
+
+    def heard(self, rank: int, message: Broken, now: float) -> None:
+        """Take note of what `rank` says."""
+        match message:
+            case Broken(cause, None):
+                self._evidence = self._evidence or (rank, cause)
+            case Broken(cause, int(blamed)):
+                if not self._accusations:
+                    self._accused_at = now
+                self._accusations.setdefault(rank, Accusation(blamed, cause))
+
+    def verdict(self, now: float) -> tuple[int, str] | None:
+        """The rank that failed and how; None while there is hope."""
+        if self._evidence:
+            return self._evidence
+        if self._accusations and now >= self._accused_at + GRACE_S:
+            return most_accused(self._accusations)
+        return None
+
+
 log = logging.getLogger(__name__)
+
+FAREWELL_S = 3.0
+"""For ranks to report the verdict, or to leave, before they are left alone or killed."""
 
 LOOK_S = 0.1
 """Between two looks at what is due although nobody says anything."""
@@ -43,25 +114,49 @@ MOST = 7
 """Calls are told beside the one that differs, at most."""
 
 
-class Overseer(Hub):
-    """A hub with a thread of its own, in rank 0's process. It ends when all ranks have left, or are gone.
+class Overseer:
+    """A hub with a thread of its own, in rank 0's process or a command's. It ends when all ranks have left or gone.
 
-    Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), it leaves (`Reply`), NICs are dead
+    Ranks have `within_s` seconds to come. Each may say: a rank is lost (`Broken`), it leaves (`Left`), NICs are dead
     (`LostNics`), or what it has called (`HasCalled`), which all others are asked then. The first ends the job on all
     ranks (`RunFailed`), and so do calls that differ. NICs: all ranks halt and say in which operation they are (`Halt`,
     `Halted`). When the last of these is over, they plan anew (`Renew`). So all change plans at the same point without a
     message in any operation.
+
+    door : where it listens for ranks that others start; None: nowhere, all come by `attach`
+    obituary : called with a rank that has hung up, says how it ended; None: nobody knows
+    commands : it is a command's, which reads `news`, and says itself what has failed
     """
 
-    def __init__(self, ranks: int, door: Door, within_s: float) -> None:
-        super().__init__(ranks, door, obituary=lambda rank: "its process has ended, or its connection was cut")
-        self._host, self._job, self._secret, self._within_s = door.host, door.job, door.secret, within_s
+    def __init__(
+        self,
+        ranks: int,
+        door: Door | None,
+        within_s: float,
+        *,
+        obituary: Callable[[int], str] = lambda rank: "its process has ended, or its connection was cut",
+        commands: bool = False,
+    ) -> None:
+        try:
+            self._board = Router(ranks, door)
+        except OSError as error:
+            where = f"{door.host}:{door.port}" if door else "a pair of sockets"
+            raise TransportError(f"cannot listen for ranks at {where}: {error}") from error
+        self._ranks, self._door, self._within_s = range(ranks), door, within_s
+        self._obituary, self._commands = obituary, commands
+        self._job = door.job if door else "a job"
+        self.news: SimpleQueue[tuple[int, Json] | RunFailed | None] = SimpleQueue()
+        """What ranks report, with the rank; None once all ranks are there; the verdict."""
+        self._present: set[int] = set()
+        self._journals: dict[int, RankJournal] = {}
+        self._saw: dict[int, str] = {}
         self._awaited = set(self._ranks)  # those that have not come yet
         self._left: set[int] = set()
         self._dead_nics: list[str] = []
         self._renewing = False
         self._halted: dict[int, int] = {}
         self._failed: RunFailed | None = None
+        self._failed_at = 0.0
         self._late: Late | None = None
         self._late_at = 0.0
         self._calls: dict[int, dict[int, str]] = {}  # operation -> rank -> what it has called
@@ -70,24 +165,57 @@ class Overseer(Hub):
         self._regrouped: Regroup | None = None
         self._regroup_s = 0.0  # what those that want to go on may take for it
         self._ended: set[int] = set()  # ranks that have ended on their way here from another hub
-        self._detector = FailureDetector(ranks, math.inf, time.monotonic())
+        self._detector = FailureDetector()
         self.heir: Overseer | None = None
         """The hub of those that go on after a verdict, once they are brought together."""
         self._gone = threading.Event()
         self._thread = threading.Thread(target=self._oversee, name="optcc overseer", daemon=True)
 
     @classmethod
-    def open(cls, membership: Membership, interface: str | None, within_s: float) -> Overseer:
-        """Listening at the address that the ranks know, and at work. Waits `within_s` seconds for ranks to come."""
+    def open(cls, membership: Membership, interface: str | None, within_s: float, **how: Any) -> Overseer:
+        """Listening at the address that the ranks know, and at work. Waits `within_s` seconds for ranks to come.
+        `how` : as of Overseer"""
         host = listening_address(membership.address[0], interface)
         door = Door(membership.job, membership.secret.encode(), host, membership.address[1])
-        return cls(membership.world, door, within_s).start()
+        return cls(membership.world, door, within_s, **how).start()
 
     def start(self) -> Overseer:
         """Listens, and is at work."""
-        self.__enter__()
+        self._board.__enter__()
         self._thread.start()
         return self
+
+    @property
+    def address(self) -> Address:
+        """Where it listens. Only of a hub with a door."""
+        assert self._board.address
+        return self._board.address
+
+    def attach(self, rank: int) -> socket.socket:
+        """A rank's end of a connection of its own, for its process to inherit; nobody else can get at it.
+
+        For `Control`. Close it once the process has started, so that its end is noticed.
+        """
+        return self._board.attach(rank)
+
+    def ship(self, data: bytes) -> None:
+        """Send all ranks that are there a payload, without waiting; they take it by `Member.parcel`, in order."""
+        self._board.ship(self._ranks, data)
+
+    def come(self, count: int, within_s: float) -> bool:
+        """Whether so many ranks are there, waiting for it for so long at most."""
+        end = time.monotonic() + within_s
+        while len(self._present) < count and time.monotonic() < end:
+            time.sleep(LOOK_S)
+        return len(self._present) >= count
+
+    def last_words(self) -> RankFailedError:
+        """After the verdict: what was said about it, once all ranks that are left have, or long enough."""
+        assert self._failed
+        while self._present - self._saw.keys() and time.monotonic() < self._failed_at + FAREWELL_S:
+            time.sleep(LOOK_S / 10)
+        saw = dict(sorted(self._saw.items()))
+        return RankFailedError(self._failed.rank, self._failed.cause, saw, self._journals, self._failed_at)
 
     def leave(self) -> None:
         """For the process that it is in: waits a moment until all ranks have left, then hangs up."""
@@ -105,7 +233,7 @@ class Overseer(Hub):
                     self._awaited.discard(rank)
                     self._detector.heard(rank, Broken(self._obituary(rank)), time.monotonic())
                 if self._awaited and time.monotonic() > come_by:
-                    why = f"not there: {self.absence(self._awaited, self._within_s)}"
+                    why = f"not there: {self._absence()}"
                     self._detector.heard(min(self._awaited), Broken(why), time.monotonic())
                     self._awaited = set()
                 now = time.monotonic()
@@ -121,20 +249,56 @@ class Overseer(Hub):
         except Exception:
             log.exception("the overseer of %s ended", self._job)
         finally:
-            self.__exit__()
+            self._board.__exit__()
+
+    def _absence(self) -> str:
+        missing, within_s = self._awaited, self._within_s
+        names = ", ".join(map(str, sorted(missing)[:8])) + (", ..." if len(missing) > 8 else "")
+        where = "to {}:{} ".format(*self._board.address) if self._board.address else ""
+        return f"{len(missing)} of {len(self._ranks)} ranks have not come {where}within {within_s:.3g} s: {names}"
+
+    def _send(self, ranks: Iterable[int], message: ToRank) -> None:
+        """Say something to some ranks, without waiting."""
+        self._board.send(ranks, message)
+
+    def _hear(self, timeout_s: float) -> list[Heard]:
+        """What ranks have said within the timeout, or had said before; who is present is kept up to date."""
+        heard: list[Heard] = []
+        try:
+            heard.append(self._board.inbox.get(timeout=timeout_s))
+            while True:
+                heard.append(self._board.inbox.get_nowait())
+        except Empty:
+            return heard
 
     def _fail(self, rank: int, cause: str) -> None:
+        self._failed_at = time.monotonic()
         self._failed = RunFailed(rank, cause)
-        log.log(logging.INFO if cause == _has_closed(rank) else logging.WARNING, "%s", RankFailedError(rank, cause))
-        self.send(reversed(self._ranks), self._failed)  # rank 0, whose process may end at that, comes last
+        if not self._commands:
+            level = logging.INFO if cause == _has_closed(rank) else logging.WARNING
+            log.log(level, "%s", RankFailedError(rank, cause))
+        self.news.put(self._failed)
+        self._send(reversed(self._ranks), self._failed)  # rank 0, whose process may end at that, comes last
 
     def _take(self, rank: int, message: FromRank | Joined | Gone) -> None:
         now = time.monotonic()
-        match message:
-            case Joined():
+        if isinstance(message, Gone):
+            self._present.discard(rank)
+        else:
+            self._present.add(rank)
+            if rank in self._awaited:
                 self._awaited.discard(rank)
-                if self._failed:
-                    self.send([rank], self._failed)
+                if not self._awaited:
+                    self.news.put(None)
+        match message:
+            case Joined() if self._failed:
+                self._send([rank], self._failed)
+            case RankJournal():
+                self._journals[rank] = message
+            case Saw(text):
+                self._saw[rank] = text
+            case Report(value):
+                self.news.put((rank, value))
             case Gone() if rank not in self._left:
                 self._detector.heard(rank, Broken(self._obituary(rank)), now)
                 self._wanting.pop(rank, None)
@@ -142,33 +306,33 @@ class Overseer(Hub):
                     self.heir._ended.add(self._regrouped.ranks.index(rank))
             case Broken():
                 self._detector.heard(rank, message, now)
-            case Reply():
+            case Left():
                 self._left.add(rank)
             case LostNics(nics, back):
                 news = [nic for nic in nics if nic not in self._dead_nics]
                 self._dead_nics = [nic for nic in self._dead_nics if nic not in back] + news
                 if (news or back) and not self._renewing:
                     self._renewing, self._halted = True, {}
-                    self.send(self._ranks, Halt())
+                    self._send(self._ranks, Halt())
             case Halted(operation):
                 self._halted[rank] = operation
                 if self._renewing and len(self._halted) == len(self._ranks):
                     self._renewing = False
-                    self.send(self._ranks, Renew(max(self._halted.values()), list(self._dead_nics)))
+                    self._send(self._ranks, Renew(max(self._halted.values()), list(self._dead_nics)))
             case Late() if self._late is None:
                 self._late, self._late_at, self._halted = message, now, {}
-                self.send(self._ranks, Halt())
+                self._send(self._ranks, Halt())
             case HasCalled(operation, call):
                 calls = self._calls.setdefault(operation, {})
                 if not calls:
-                    self.send(self._ranks, AskCall(operation))
+                    self._send(self._ranks, AskCall(operation))
                     for old in sorted(self._calls)[:-OPERATIONS]:
                         del self._calls[old]
                 calls[rank] = call
                 if len(set(calls.values())) > 1:
                     self._differ[operation] = calls
             case Shrink() if self._regrouped:  # too late
-                self.send([rank], self._regrouped)
+                self._send([rank], self._regrouped)
             case Shrink(within_s):
                 self._wanting.setdefault(rank, now + within_s)
                 self._regroup_s = max(self._regroup_s, within_s)
@@ -217,11 +381,12 @@ class Overseer(Hub):
         ranks = sorted(self._wanting.keys() - {failed})
         port = 0
         if ranks:
-            door = Door(f"{self._job}'", self._secret, self._host, 0)
+            assert self._door
+            door = replace(self._door, job=f"{self._job}'", port=0)
             self.heir = Overseer(len(ranks), door, self._regroup_s).start()
             port = self.heir.address[1]
         self._regrouped = Regroup(ranks, port)
-        self.send(self._ranks, self._regrouped)  # also those that come too late
+        self._send(self._ranks, self._regrouped)  # also those that come too late
         self._wanting.clear()
 
 

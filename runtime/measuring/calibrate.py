@@ -18,9 +18,10 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.control.job import Job
-from optcc.runtime.control.launch import Session
+from optcc.runtime.control.launch import Collective, Session
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.evidence.probing import ProbeRound, evidence_of, round_of, turns_of
+from optcc.runtime.messages import RunCall
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
 
 PROBE_S = 0.1
@@ -107,20 +108,23 @@ def measure(
     seconds: dict[str, list[float]] = {name: [] for name in schedules}
     seen: dict[tuple[str, str, bool], list[float | None]] = {}
     job = Job(schedules, "uint8", "max", transport == "local", transport)
+    calls = [RunCall(name, [], timed=name in rounds) for _ in range(repeat + 1) for name in schedules]
+
+    def took(number: int, ran: Collective) -> None:
+        name = calls[number].algorithm
+        if progress:
+            progress(number + 1, len(calls))
+        if number < len(schedules):  # the first time warms up
+            return
+        seconds[name].append(ran.seconds)
+        if name in rounds:
+            together, one = rounds[name]
+            landed = {row: at for rank in ran.ran for row, at in rank.landed.items()}
+            for e in evidence_of(replace(one, schedule=schedules[name]), landed, ran.notes):
+                seen.setdefault((e.out, e.into, together), []).append(e.rate)
+
     with Session(job, stall_s, membership, interface) as session:
-        for repetition in range(-1, repeat):  # -1 warms up
-            for i, name in enumerate(schedules):
-                ran = session.run(name, timed=name in rounds)
-                if progress:
-                    progress((repetition + 1) * len(schedules) + i + 1, (repeat + 1) * len(schedules))
-                if repetition < 0:
-                    continue
-                seconds[name].append(ran.seconds)
-                if name in rounds:
-                    together, one = rounds[name]
-                    landed = {row: at for rank in ran.ran for row, at in rank.landed.items()}
-                    for e in evidence_of(replace(one, schedule=schedules[name]), landed, ran.notes):
-                        seen.setdefault((e.out, e.into, together), []).append(e.rate)
+        session.run_all(calls, took)
     pairs = tuple(PairRates(out, into, together, tuple(rates)) for (out, into, together), rates in seen.items())
     each = min(first[0].out_rate, first[1].in_rate)
     return Measurements(

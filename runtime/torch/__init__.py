@@ -3,6 +3,10 @@
 Import names from `optcc.pytorch`, which joins this to the planner. Link failures are left to the engine underneath
 (Gloo, NCCL): the failover of `optcc.runtime` is not used here, and a lost rank is an error.
 
+It is an executor of its own, beside the one that `optcc.torch_backend` runs over, on purpose. A hook has the process
+group that its user has made, of Gloo or NCCL, and nothing but its calls: no wires of ours, no memory that ranks share,
+and on GPUs no host copy, in the order of a stream. Who wants the runtime's failover takes the backend.
+
 Imported by: pytorch.
 Imports: plans, runtime.engine, runtime.errors, schedule, simulation, values.
 """

@@ -6,7 +6,7 @@ from types import ModuleType
 
 import pytest
 
-from optcc.runtime.control import processes
+from optcc.runtime.control import launch
 from optcc.runtime.measuring.calibrate import Measurements, measure
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster, Nic, Server
@@ -23,7 +23,7 @@ HEADERS = 0.03
 def _forked(monkeypatch: pytest.MonkeyPatch) -> None:
     from lab.allreduce import Forked
 
-    monkeypatch.setattr(processes, "start_rank", Forked)
+    monkeypatch.setattr(launch, "start_rank", Forked)
 
 
 def measured(network: ModuleType, slow: int | None, part: float) -> Measurements:

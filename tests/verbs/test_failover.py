@@ -16,7 +16,7 @@ import pytest
 
 from optcc.errors import InputError
 from optcc.runtime import RankFailedError
-from optcc.runtime.control import processes
+from optcc.runtime.control import launch
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Collective, Session
 from optcc.runtime.evidence.verdicts import left_of
@@ -133,7 +133,7 @@ def forked(network: ModuleType, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """Ranks are forked, which saves an interpreter's start each; NICs have the rate of `job`."""
     from lab.allreduce import Forked
 
-    monkeypatch.setattr(processes, "start_rank", Forked)
+    monkeypatch.setattr(launch, "start_rank", Forked)
     for nic in range(8):
         network.rate(nic, 8 * RATE)
     return network

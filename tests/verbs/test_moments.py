@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from optcc.runtime.control import processes
 from optcc.runtime.control.launch import Session
+from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.evidence.verdicts import left_of
-from optcc.runtime.messages import Quit, Strike
+from optcc.runtime.messages import Strike
 from tests.failover_rig import Rig
 from tests.failover_runs import InconclusiveError, all_right, of, rings
 from tests.verbs import ranks
@@ -92,22 +92,22 @@ def test_an_address_that_changed_is_read_anew(network: ModuleType) -> None:
 def test_shutdown(forked: ModuleType, monkeypatch: pytest.MonkeyPatch, nics: tuple[int, ...]) -> None:
     """Between the last collective and the order to go: all ranks end as they should."""
     ended: list[int | None] = []
-    end = processes.RankProcesses._end
+    end = Session._end
 
     def watched(self: Any) -> None:
         ended.extend(process.poll() for process in self._processes)
         end(self)
 
-    monkeypatch.setattr(processes.RankProcesses, "_end", watched)
-    send = processes.Hub.send
+    monkeypatch.setattr(Session, "_end", watched)
+    ship = Overseer.ship
 
-    def cut_first(self: Any, to: Any, message: Any) -> None:
-        if isinstance(message, Quit):
+    def cut_first(self: Any, data: bytes) -> None:
+        if not data:  # the end
             for nic in nics:
                 forked.cut(nic)
-        send(self, to, message)
+        ship(self, data)
 
-    monkeypatch.setattr(processes.Hub, "send", cut_first)
+    monkeypatch.setattr(Overseer, "ship", cut_first)
     with Session(job()) as session:
         done = session.run("it")
     assert all(done.exact)

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from optcc.runtime.control import processes
+from optcc.machine.workers import processes
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Session
 from optcc.runtime.verbs.settings import VerbsSettings
