@@ -202,7 +202,7 @@ def test_a_job_arrives_as_it_was() -> None:
         assert (got.ranks, got.nbytes) == (sent.ranks, sent.nbytes)
         assert (got.ports, got.routes, got.links) == (sent.ports, sent.routes, sent.links)
         assert isinstance(got.routes[0].lanes[0], Lane)
-        for column in ("route", "offset", "length", "reduce", "assigned", "segment", "dep_ptr", "dep_idx"):
+        for column in ("route", "offset", "length", "reduce", "stage", "segment", "dep_ptr", "dep_idx"):
             assert getattr(got, column).dtype == getattr(sent, column).dtype
             assert np.array_equal(getattr(got, column), getattr(sent, column))
 

@@ -281,24 +281,23 @@ def test_a_bad_place_is_told_before_the_work(tmp_path: Path, plan_file: Path, mo
 
 
 def test_a_full_disk_is_told_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Full(optcc.files.writing.PartialFile):
-        def open_unnamed(self) -> int:
-            super().open_unnamed()
-            return os.open("/dev/full", os.O_WRONLY)
+    real = optcc.files.writing._part
+
+    def on_a_full_disk(path: Path) -> tuple[int, Path, Path]:
+        number, part, target = real(path)
+        os.close(number)
+        return os.open("/dev/full", os.O_WRONLY), part, target
 
     check_place(tmp_path / "new")
-    monkeypatch.setattr(optcc.files.writing, "PartialFile", Full)
+    monkeypatch.setattr(optcc.files.writing, "_part", on_a_full_disk)
     with pytest.raises(InputError, match="room on the disk"):
         check_place(tmp_path / "new")
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("unnamed", [True, False])
-def test_a_writer_that_is_killed_leaves_nothing(unnamed: bool, tmp_path: Path) -> None:
-    """But for its part, where the file system has no files without a name."""
+def test_a_writer_that_is_killed_leaves_what_was_there_and_its_part(tmp_path: Path) -> None:
     code = (
         "import os, signal, sys; from pathlib import Path; from optcc.files import writing as outputs\n"
-        f"if not {unnamed}: outputs.PartialFile.open_unnamed = outputs.PartialFile.open\n"
         "with outputs.written(Path(sys.argv[1])) as file:\n"
         "    file.write(bytes(10**6)); file.flush(); os.kill(os.getpid(), signal.SIGKILL)"
     )
@@ -306,26 +305,8 @@ def test_a_writer_that_is_killed_leaves_nothing(unnamed: bool, tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path / "table")], check=False)
     assert done.returncode == -signal.SIGKILL
     assert (tmp_path / "table").read_text() == "before"
-    assert len(list(tmp_path.iterdir())) == (1 if unnamed else 2)
-
-
-def test_a_file_system_without_unnamed_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a container without /proc."""
-    real = os.open
-
-    def opened(path: Any, flags: int, *mode: int) -> int:
-        if flags & os.O_TMPFILE == os.O_TMPFILE:
-            raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
-        return real(path, flags, *mode)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, "open", opened)
-        write_file(tmp_path / "file", b"1")
-    assert (tmp_path / "file").read_bytes() == b"1"
-    monkeypatch.setattr(optcc.files.writing, "_DESCRIPTORS", str(tmp_path / "none"))
-    write_file(tmp_path / "file", b"2")
-    assert (tmp_path / "file").read_bytes() == b"2"
-    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    (part,) = (path for path in tmp_path.iterdir() if path.name != "table")
+    assert part.match(".optcc-*.part")
 
 
 def test_devices_and_fifos_are_written_to_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -209,7 +209,7 @@ def _before_heads(lines: list[str], path: str = "") -> tuple[re.Pattern[str], in
         head = _HEADS.search(lines[i])
         before = lines[i][: head.start()] if head else ""
         said = before.rstrip()
-        if not said:
+        if not re.search(r"\w", said):  # a mark alone is the text's own, as a list's in YAML
             continue
         parts = re.split(r"([A-Za-z_-]\d+|[ \t]*\d+)", said)
         form = "".join(_any_number(part) if odd % 2 else re.escape(part) for odd, part in enumerate(parts))
