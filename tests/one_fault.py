@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from optcc.fault_run.proof import Failover, failovers_of
+from optcc.fault_run.results import Failover, failovers_of
 from optcc.runtime import Collective
 from optcc.runtime.messages import Strike
 

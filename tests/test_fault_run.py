@@ -15,10 +15,8 @@ from click.testing import CliRunner
 import optcc
 from optcc.cli import main
 from optcc.errors import InputError
-from optcc.fault_run.conflicts import check_together
-from optcc.fault_run.proof import Failover
-from optcc.fault_run.results import BrokenFaultRun, FaultRun
-from optcc.fault_run.run import _seen_to_die, attempt, run_with_faults
+from optcc.fault_run.results import BrokenFaultRun, Failover, FaultRun
+from optcc.fault_run.run import _seen_to_die, attempt, check_together, run_with_faults
 from optcc.plans.plan import Plan
 from optcc.reports.runs import fault_run_json
 from optcc.runtime import RankFailedError

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import pytest
 
-from optcc.fault_run.proof import Failover, failovers_of, proved
+from optcc.fault_run.results import Failover, failovers_of, proved
 from optcc.runtime.control.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
 from tests.one_fault import failover_of

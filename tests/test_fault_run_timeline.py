@@ -12,7 +12,7 @@ import optcc
 from optcc.cli import main
 from optcc.errors import InputError
 from optcc.fault_run import run
-from optcc.fault_run.virtual_time import DRAWN, moment_of, simulated_fault_run
+from optcc.fault_run.run import DRAWN, moment_of, simulated_fault_run
 from optcc.plans.plan import Plan
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Strike

@@ -120,7 +120,7 @@ def run(
     not proven of every fault that it struck and met something: no verdict.
     """
     from optcc import api
-    from optcc.fault_run.conflicts import check_together
+    from optcc.fault_run.run import check_together
     from optcc.reports import runs
     from optcc.reports.console import timeline_title, working
     from optcc.runtime.compiled.choice import path_of, warm
@@ -234,7 +234,7 @@ def _tell_how(path: ChunkPath, device: str, membership: Membership | None, ranks
 def _draw_fault_run(made: Plan, strikes: list[Strike], rate: Fraction, transport: str, timeline: Path) -> None:
     """Before the run, like the timeline of a run without faults; in the time of what runs, as the events are told."""
     from optcc import api
-    from optcc.fault_run.virtual_time import simulated_fault_run
+    from optcc.fault_run.run import simulated_fault_run
     from optcc.reports.console import timeline_title
     from optcc.simulation.timeline import write_timeline
 

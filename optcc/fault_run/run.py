@@ -6,23 +6,80 @@ the next one on all ranks run the plan for the cluster as they have found it.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from optcc import api
-from optcc.errors import InputError
-from optcc.fault_run.proof import Failover, failovers_of, proved
-from optcc.fault_run.results import BrokenFaultRun, FaultRun, Phase
+from optcc.errors import InputError, SimulationError
+from optcc.fault_run.results import BrokenFaultRun, Failover, FaultRun, Phase, failovers_of, proved
 from optcc.plans.plan import Plan
+from optcc.simulation.faults import DETECT_S, Fault
+from optcc.simulation.simulator import Simulation, simulate
 
 if TYPE_CHECKING:
     from optcc.runtime import Collective, RankFailedError
     from optcc.runtime.control.rendezvous import Membership
     from optcc.runtime.messages import Note, Strike
     from optcc.values.cluster import Cluster
+
+# Faults that cannot all happen: one leaves another nothing to hit, or two contradict each other
+
+
+def check_together(strikes: Sequence[Strike]) -> None:
+    """Raise InputError where one fault leaves another of the same NIC nothing to hit, or two contradict each other.
+
+    Flaps of a NIC go together: where they overlap or touch they are one. A fault of a NIC goes before its cut or hole.
+    """
+    for i, one in enumerate(strikes):
+        for other in strikes[i + 1 :]:
+            first, second = (one, other) if one.at <= other.at else (other, one)
+            clash = _clash(first, second)
+            if clash:
+                raise InputError(
+                    clash,
+                    where=f"--{second.kind}",
+                    expected="faults that can all happen",
+                    got=f"{_told(first)} and {_told(second)}",
+                    hint="Leave one out, or run each by itself.",
+                )
+
+
+def _clash(first: Strike, second: Strike) -> str:
+    """What is wrong with two faults, the earlier one first; empty: nothing."""
+    killed = {strike.nic.partition("/")[0] for strike in (first, second) if strike.kind == "kill"}
+    common = {first.nic, first.far} & {second.nic, second.far} - {""}
+    if killed:
+        ends = {end.partition("/")[0] for end in (second.nic, second.far)}
+        if first.kind == "kill" and first.nic.partition("/")[0] in ends:
+            return "the server is killed before"
+        return ""
+    if not common:
+        return ""
+    if first.kind in ("cut", "hole"):
+        return "the NIC is lost already"
+    if first.at == second.at and second.kind in ("cut", "hole"):
+        return "two faults of a NIC at the same moment"
+    if (first.kind, second.kind) == ("slow", "slow"):
+        return "the NIC is slow already"
+    if (first.kind, second.kind) == ("path", "path") and {first.nic, first.far} == {second.nic, second.far}:
+        return "the path is broken already"
+    if {first.kind, second.kind} == {"path", "flap"}:
+        return "a flap of a NIC would heal its path"
+    return ""
+
+
+def _told(strike: Strike) -> str:
+    far = f",{strike.far}" if strike.far else ""
+    return f"--{strike.kind} {strike.nic}{far}@{strike.at:g}"
+
+
+# The run
 
 RETURN_S = 30.0
 """So long is waited for NICs to come back that are known to."""
@@ -217,3 +274,68 @@ def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:
             raise InputError("the plan uses no such NIC", where=f"--{strike.kind}", expected=shown, got=strike.nic)
         if not 0 <= strike.at <= 1:
             raise InputError("not a part of the collective", where=f"--{strike.kind}", expected="0 to 1", got=strike.at)
+
+
+# The same run in virtual time, for its picture: faults of a run on real bytes as faults of the simulator
+
+DRAWN = ("cut", "hole", "slow")
+"""Faults that the simulator knows: a NIC that dies, or has less from now on. It has none for what comes back, for a
+path between NICs that work, and for a server that ends the run."""
+
+
+def check_drawn(strikes: Sequence[Strike]) -> None:
+    """Raise InputError for a fault of a kind that is not drawn."""
+    for strike in strikes:
+        if strike.kind not in DRAWN:
+            raise InputError(
+                f"a run with --{strike.kind} is not drawn, for the simulator has no such fault",
+                where="--timeline",
+                expected=" or ".join(f"--{kind}" for kind in DRAWN),
+                got=f"--{strike.kind}",
+                hint="Leave --timeline out: what happened is printed event by event.",
+            )
+
+
+def simulated_fault_run(plan: Plan, strikes: Sequence[Strike]) -> tuple[Simulation, tuple[Fault, ...]]:
+    """The plan with these faults, each at the moment at which its server, without faults, has done its part.
+
+    The sender learns of a cut after `DETECT_S`, of a hole when the runtime's longest timeout is over.
+    Raises InputError where no way is left, so that there is no end to be drawn.
+    """
+    check_drawn(strikes)
+    schedule = plan.schedule()
+    whole = simulate(schedule)
+    ranks = {port.name: port.rank for port in schedule.ports}
+    hole_s = _hole_s(plan) if any(strike.kind == "hole" for strike in strikes) else DETECT_S
+    faults = tuple(
+        Fault(
+            strike.nic,
+            moment_of(whole, ranks[strike.nic], strike.at),
+            Fraction(str(strike.amount)) if strike.kind == "slow" else Fraction(0),
+            hole_s if strike.kind == "hole" else DETECT_S,
+        )
+        for strike in strikes
+    )
+    try:
+        return simulate(schedule, faults=faults), faults
+    except SimulationError as error:
+        raise InputError("no way is left, so no end can be drawn", where="--timeline", got=str(error)) from None
+
+
+def moment_of(simulation: Simulation, rank: int, part: float) -> float:
+    """When the rank has done a part of its transfers, 0 to 1, in seconds.
+
+    As the runtime counts them (`Engine.progress`): sent when they leave, received when they are there; never all.
+    """
+    schedule = simulation.schedule
+    done = np.sort(np.concatenate((simulation.start[schedule.src == rank], simulation.finish[schedule.dst == rank])))
+    count = min(math.ceil(part * len(done)), len(done) - 1)
+    return float(done[count - 1]) if count > 0 else 0.0
+
+
+def _hole_s(plan: Plan) -> float:
+    from optcc.runtime.flows.timeouts import Timeouts
+    from optcc.runtime.wires.layout import layout_of
+
+    timeouts = Timeouts().for_chunks_of(layout_of({"": plan.schedule()}).slowest_chunk_s)
+    return timeouts.progress + timeouts.grace
