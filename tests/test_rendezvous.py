@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from optcc.cli.ranks import membership_of
+from optcc.cli.options import membership_of
 from optcc.errors import InputError
 from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.control import interface

@@ -12,7 +12,7 @@ from click.testing import CliRunner
 
 from optcc import api, load_topology
 from optcc.cli import main
-from optcc.cli.costs import costs_of
+from optcc.cli.run import costs_of
 from optcc.discover import Measured
 from optcc.errors import InputError
 from optcc.runtime.control.launch import Session

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fractions import Fraction
@@ -12,16 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from optcc.cli.options import OUTPUT, check_output, emit, json_option, load_source, say_written, source_options
-from optcc.cli.ranks import (
+from optcc.cli.options import (
+    OUTPUT,
+    check_output,
+    emit,
+    json_option,
+    load_source,
     local_rate_option,
     membership_of,
     membership_options,
     option_terms,
+    say_written,
+    source_options,
     source_term,
     transport_option,
 )
 from optcc.errors import InputError
+from optcc.files.writing import written
 
 if TYPE_CHECKING:
     from optcc.discover.calibration import MeasuredPair, NicRate
@@ -129,8 +137,6 @@ def calibrate(
         save_yaml(write_yaml(outcome.after, comments=comments, measured=measured, spreads=spreads), output)
         say_written(output)
     if picture is not None:
-        from optcc.reports.calibration_picture import draw
-
         draw(outcome.nics, picture, "emulated NICs" if transport == "local" else "RDMA NICs")
         click.echo(f"wrote {picture}", err=True)
     emit(as_json, _as_json(outcome, transport), lambda: _print(outcome, transport), beside=output)
@@ -251,3 +257,31 @@ def _print(outcome: _Outcome, transport: str) -> None:
     if shared := _shared(outcome):
         names = ", ".join(nic.name for nic in shared[:8]) + (", ..." if len(shared) > 8 else "")
         show(f"Faster alone than together: {names}. Something is shared, such as a PCI slot; kept: the rates together.")
+
+
+# Nameplate and measured rates of every NIC, as a picture.
+
+MOST = 128
+"""NICs that are shown; of more, the slowest against their nameplate."""
+
+
+def draw(nics: Sequence[NicRate], path: Path, kind: str) -> None:
+    """Write a bar chart, a row per NIC. Raises InputError where it cannot be written. `kind` : what was measured."""
+    from matplotlib.figure import Figure
+
+    chosen = sorted(nics, key=lambda n: min(n.out, n.into) / n.nameplate if n.nameplate else 0.0)[:MOST]
+    chosen = [nic for nic in nics if nic in chosen][::-1]
+    figure = Figure(figsize=(7, 1.2 + 0.28 * len(chosen)), layout="constrained")
+    axes = figure.subplots()
+    places = range(len(chosen))
+    gbps = 8e-9
+    axes.barh([p + 0.2 for p in places], [n.out * gbps for n in chosen], 0.35, label="out", color="#4477aa")
+    axes.barh([p - 0.2 for p in places], [n.into * gbps for n in chosen], 0.35, label="in", color="#88ccee")
+    plates = [n.nameplate * gbps for n in chosen]
+    axes.plot(plates, places, "|", color="black", markersize=14, label="nameplate", linestyle="none")
+    axes.set_yticks(list(places), [n.name for n in chosen], fontsize=8)
+    axes.set_xlabel(f"Gb/s, measured, {kind}")
+    axes.set_xlim(left=0)
+    axes.legend(loc="upper center", bbox_to_anchor=(0.5, 1.08 + 0.5 / len(chosen)), ncols=3, frameon=False)
+    with written(path) as file:
+        figure.savefig(file, format=path.suffix[1:])

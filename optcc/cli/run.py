@@ -3,40 +3,180 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from optcc.cli.costs import StatedCosts, costs_of, costs_options
-from optcc.cli.faults import parse_strike, strike_options
 from optcc.cli.options import (
     check_apart,
     cluster_options,
     emit,
+    is_plan,
     json_option,
     kept,
-    read_cluster,
-    read_size,
-    segments_option,
-)
-from optcc.cli.ranks import (
-    is_plan,
     local_rate_option,
     membership_of,
     membership_options,
     option_terms,
+    read_cluster,
+    read_size,
+    segments_option,
     source_term,
+    stack,
     transport_option,
 )
 from optcc.errors import InconclusiveError, InputError, OptccError
 
 if TYPE_CHECKING:
+    from optcc.discover import Measured
     from optcc.plans.plan import Plan
     from optcc.runtime.compiled.choice import ChunkPath
     from optcc.runtime.control.rendezvous import Membership
     from optcc.runtime.messages import Strike
+
+# What the runtime that will run a plan takes for a message and for a chunk: measured, stated, or not known.
+
+costs_options = stack(
+    click.option(
+        "--alpha", metavar="TIME",
+        help="Plan for this latency from NIC to NIC, by this machine's clock. Default: as measured for this transport "
+        "and path of chunks (optcc calibrate), else 0.",
+    ),
+    click.option(
+        "--per-chunk", metavar="TIME",
+        help="Plan for this cost of a chunk beside its bytes, likewise.",
+    ),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StatedCosts:
+    """What a plan is made for, in seconds of the cluster, and where each number is from."""
+
+    alpha: Fraction
+    per_chunk: Fraction
+    alpha_from: str
+    per_chunk_from: str
+
+    @property
+    def known(self) -> bool:
+        """Whether the plan goes by any."""
+        return bool(self.alpha or self.per_chunk)
+
+    def line(self, slowdown: Fraction) -> str:
+        """For people. Emulated NICs that are `slowdown` times slower take so many times as long by the clock."""
+        from optcc.values.units import format_seconds
+
+        parts = [
+            f"{name} {format_seconds(float(value * slowdown))} ({source})"
+            for name, value, source in (
+                ("alpha", self.alpha, self.alpha_from),
+                ("per chunk", self.per_chunk, self.per_chunk_from),
+            )
+        ]
+        return f"planned for {', '.join(parts)}"
+
+    def as_json(self) -> dict[str, Any]:
+        """Seconds of the cluster, and where they are from."""
+        return {
+            "alpha_s": float(self.alpha),
+            "per_chunk_s": float(self.per_chunk),
+            "alpha_from": self.alpha_from,
+            "per_chunk_from": self.per_chunk_from,
+        }
+
+
+def costs_of(
+    alpha: str | None, per_chunk: str | None, measured: Measured | None, transport: str, path: str, slowdown: Fraction
+) -> StatedCosts:
+    """What was stated, by the clock of a runtime whose NICs are `slowdown` times slower than the cluster's; else what
+    the topology's file has measured over this transport and path of chunks, in the cluster's time; else 0.
+
+    Raises InputError for what is no time.
+    """
+    from optcc.values.units import parse_seconds
+
+    found: list[tuple[Fraction, str]] = []
+    seen = (None, None) if measured is None else (measured.alpha_s, measured.per_chunk_s)
+    for option, text, value in (("--alpha", alpha, seen[0]), ("--per-chunk", per_chunk, seen[1])):
+        if text is not None:
+            found.append((parse_seconds(text, where=option) / slowdown, "stated"))
+        elif measured is None or value is None:
+            found.append((Fraction(0), "not measured"))
+        elif measured.transport != transport:
+            found.append((Fraction(0), f"measured over {measured.transport} only"))
+        elif not measured.of_runtime(transport, path):
+            found.append((Fraction(0), f"measured with the path {measured.path} only"))
+        else:
+            by = f", path {measured.path}" if measured.path else ""
+            found.append((value, f"measured {measured.date}{by}"))
+    return StatedCosts(found[0][0], found[1][0], found[0][1], found[1][1])
+
+
+# Faults on the command line: the options, and what each of them names
+
+_STRIKES = {
+    "cut": ("NIC@PART", "The NIC's link goes down (PART of the transfers, such as 0.4)."),
+    "hole": ("NIC@PART", "The NIC swallows everything and says nothing."),
+    "slow": ("NIC@PART=LEFT", "The NIC keeps a fraction of its rate."),
+    "flap": ("NIC@PART=TIME", "The NIC swallows everything for a while, then comes back."),
+    "path": ("NIC,NIC@PART", "What goes between the two NICs is swallowed; both work with others (local only)."),
+    "kill": ("SERVER@PART", "The server's process is killed."),
+}
+strike_options = stack(
+    *(
+        click.option(f"--{kind}", multiple=True, metavar=form, help=f"{what} PART 0.4: at 40 % of a collective.")
+        for kind, (form, what) in _STRIKES.items()
+    )
+)
+
+
+def parse_strike(kind: str, text: str, plan: Plan) -> Strike:
+    """``server1/nic3@0.4``, ``server1/nic3@0.4=0.25``, ``server0/nic3,server1/nic3@0.4``, ``server2@0.5``."""
+    from optcc.runtime.messages import Strike
+    from optcc.values.units import parse_fraction, parse_seconds
+
+    option = f"--{kind}"
+    form = _STRIKES[kind][0]
+    name, at_sign, when = text.partition("@")
+    part, equals, amount = when.partition("=")
+    needs = "=" in form
+    name, _, far = name.partition(",") if kind == "path" else (name, "", "")
+    if not at_sign or not name or bool(equals) != needs or bool(far) != (kind == "path"):
+        raise InputError("not a fault", where=option, expected=form, got=text)
+    at = float(parse_fraction(part, f"{option}: PART"))
+    left = 0.0
+    if needs:
+        left = float(parse_fraction(amount, f"{option}: LEFT") if kind == "slow" else parse_seconds(amount, option))
+    if kind == "slow" and not 0 < left < 1:
+        raise InputError("not a fraction left", where=option, expected="above 0 and below 1", got=amount)
+    if far and name.partition("/")[0] == far.partition("/")[0]:
+        raise InputError("not a path", where=option, expected="NICs of two servers", got=f"{name},{far}")
+    return Strike(kind, _nic(option, name, plan), at, left, _nic(option, far, plan) if far else "")
+
+
+def _nic(option: str, name: str, plan: Plan) -> str:
+    """A NIC that the plan uses; of a server to be killed, its first one."""
+    ports = [port.name for port in plan.schedule().ports if not port.nvlink]
+    firsts: dict[str, str] = {}
+    for port in ports:
+        firsts.setdefault(port.partition("/")[0], port)
+    if option == "--kill":
+        names, found = list(firsts), firsts.get(name)
+    else:
+        server = name.partition("/")[0]
+        names = [port for port in ports if port.partition("/")[0] == server] or ports
+        found = name if name in ports else None
+    if found is None:
+        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
+        raise InputError("the plan does not use it", where=option, expected=f"one of {shown}", got=name)
+    return found
+
+
+# The command
 
 
 class RuntimeChoice(NamedTuple):

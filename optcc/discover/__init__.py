@@ -2,7 +2,7 @@
 
 Every reader says what it has read, what it has assumed, and what to pass to correct that (`Topology`).
 
-Imported by: cli, communicator, diagnose, reports, serve, study.
+Imported by: cli, communicator, diagnose, serve, study.
 Imports: files, machine, simulation, values.
 """
 
