@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.communicator import gpu_buffers
+from optcc.communicator import buffers
 from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
@@ -73,7 +73,7 @@ class ByCudaInterface:
 @pytest.fixture
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     twin = CopyingTwin()
-    monkeypatch.setattr(gpu_buffers, "gpu_of", lambda memory: twin)
+    monkeypatch.setattr(buffers, "gpu_of", lambda memory: twin)
     with Ranks(WORLD) as ranks:
         yield ranks
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Protocol
 
 from optcc.errors import InputError
@@ -56,8 +57,6 @@ def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
     """A caller's buffer. InputError for memory that cannot be taken as it is."""
     memory = borrow(thing, write=write, where=where)
     if isinstance(memory, DeviceArray):
-        from optcc.communicator.gpu_buffers import GpuBuffer, gpu_of
-
         return GpuBuffer.of(thing, gpu_of(memory), write=write)
     return HostBuffer(memory)
 
@@ -91,3 +90,62 @@ def fill(target: Flat, source: Flat) -> None:
 def words_of(call: str, array: Flat, what: object = "") -> str:
     """A call as ranks compare it and as people read it: ``all_reduce(float32, 1000, sum)``."""
     return f"{call}({name_of(array.dtype)}, {array.size}{what and ', '}{what})"
+
+
+# Callers' buffers in a GPU's memory: copied to pinned host memory, where the call runs, and back.
+#
+# That costs a call two copies over PCIe and, over the local transport, nothing else: its wires are the host's memory.
+# Needs cupy, behind `cuda.Gpu`.
+
+
+class GpuBuffer:
+    """One of them. What its library has given its stream before the call is waited for; copies back are done on return.
+
+    gpu : a `cuda.Gpu`, or what stands for one in tests
+    """
+
+    staged = True
+
+    def __init__(self, memory: DeviceArray, gpu: Any, write: bool) -> None:
+        self.memory, self._gpu, self._write = memory, gpu, write
+
+    @classmethod
+    def of(cls, thing: Any, gpu: Any, *, write: bool) -> GpuBuffer:
+        """Another library's array."""
+        with gpu.current():
+            return cls(gpu.adopt(thing, write=write), gpu, write)
+
+    def read(self) -> Flat:
+        """A copy in pinned memory."""
+        with self._gpu.current():
+            host = self.room()
+            self._gpu.deliver(host, self.memory, after=(self._gpu.mark(),))
+            self._gpu.departures.synchronize()
+            return host
+
+    def room(self) -> Flat:
+        """Pinned memory, which is the library's again with the last array on it."""
+        with self._gpu.current():
+            host: Flat = self._gpu.pinned(self.memory.count, self.memory.dtype)
+            return host
+
+    def take(self, written: Flat) -> None:
+        """Copy it in; done on return."""
+        if self._write:
+            with self._gpu.current():
+                self._gpu.put(written, self.memory)
+
+
+def gpu_of(memory: DeviceArray) -> Any:
+    """The GPU that it is of. InputError without cupy."""
+    from optcc.runtime.devices.cuda import device_of_address
+
+    return _opened(memory.gpu if memory.gpu >= 0 else device_of_address(memory.address))
+
+
+@cache
+def _opened(index: int) -> Any:
+    from optcc.runtime.devices.cuda import Gpu, on_device
+
+    with on_device(index):
+        return Gpu(index)

@@ -8,16 +8,19 @@ import operator
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 
 from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, lend
 from optcc.communicator.clusters import (
     Given,
+    MessageCosts,
     agreed,
     alike,
     dead_nics,
@@ -26,9 +29,7 @@ from optcc.communicator.clusters import (
     read_cluster,
 )
 from optcc.communicator.collectives import Alone, Collectives, Together
-from optcc.communicator.groups import ALONE, Exchange, Regrouped, all_or_none, left_of, part_by_color, with_new
 from optcc.communicator.handles import InOrder
-from optcc.communicator.options import CommunicatorOptions, as_arguments, number, seconds, whole
 from optcc.communicator.prepared import Prepared, speaker
 from optcc.errors import InputError, OptccError
 from optcc.runtime.compiled.choice import path_asked, path_of, warm
@@ -38,13 +39,172 @@ from optcc.runtime.control.fault_injection import demand_strike
 from optcc.runtime.control.member import JOIN_S, Member
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
+from optcc.runtime.control.router import Door
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
 from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, Reduction, name_of, reduction_of
-from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.errors import GrowFailedError, RankFailedError, TransportError
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.wires.lent import Arena
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster
+
+# Options of a communicator, which those that come of it by shrinking, growing and splitting take over; and what
+# numbers its methods take.
+
+
+@dataclass(frozen=True)
+class CommunicatorOptions:
+    """What holds for a communicator and for those that come of it; see `Communicator`."""
+
+    costs: MessageCosts
+    timeout_s: float = TIMEOUT_S
+    return_s: float | None = None
+    reproducible: bool = False
+    tune: bool = True
+    on_event: Callable[[Note], None] | None = None
+
+    def __post_init__(self) -> None:
+        seconds(self.timeout_s, "timeout_s")
+        if self.return_s is not None:
+            number(self.return_s, "return_s", "seconds, 0 or more", lambda found: found >= 0)
+        if self.on_event is not None and not callable(self.on_event):
+            got = type(self.on_event).__name__
+            raise InputError("cannot be called", where="on_event", expected="a function of an event", got=got)
+
+
+def whole(value: Any, where: str, below: int | None = None) -> int:
+    """An integer of whatever type, but no bool; InputError for anything else, and for one that is no rank `below`."""
+    try:
+        found = None if isinstance(value, bool | np.bool_) else operator.index(value)
+    except TypeError:
+        found = None
+    if found is None or (below is not None and not 0 <= found < below):
+        expected = "a whole number" if below is None else f"0 to {below - 1}"
+        what = "not a number" if below is None else "not a rank"
+        raise InputError(what, where=where, expected=expected, got="None" if value is None else value)
+    return found
+
+
+def number(value: Any, where: str, expected: str, fits: Callable[[float], bool]) -> float:
+    """A finite number that `fits`; else InputError, which says what was `expected`."""
+    try:
+        found = math.nan if isinstance(value, bool | np.bool_ | str | bytes) else float(value)
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found) or not fits(found):
+        raise InputError("not such a number", where=where, expected=expected, got="None" if value is None else value)
+    return found
+
+
+def seconds(value: Any, where: str) -> float:
+    """A time to wait; InputError for none."""
+    return number(value, where, "seconds, more than 0", lambda found: found > 0)
+
+
+@contextmanager
+def as_arguments() -> Iterator[None]:
+    """An InputError names what a Python caller has given by the argument, not by the command line's option."""
+    try:
+        yield
+    except InputError as error:
+        where, hint = (text and text.replace("--", "") for text in (error.where, error.hint))
+        raise type(error)(error.what, where=where, expected=error.expected, got=error.got, hint=hint) from error
+
+
+# Who is in a communicator that comes of another one: a part of its ranks, those that are left, or new ones besides.
+#
+# Each function says this rank's place there, and the hub where this process has it.
+
+Exchange = Callable[[Any], list[Any]]
+"""All ranks' values, by rank."""
+
+ALONE = Membership(0, 1, ("127.0.0.1", 0), "alone", "")
+"""The place of a process of whose job nothing speaks."""
+
+
+class Regrouped(NamedTuple):
+    """A rank's place in another communicator.
+
+    overseer : the hub, in the process of its rank 0; ranks : its ranks' numbers in the one that it comes of
+    """
+
+    place: Membership
+    overseer: Overseer | None
+    ranks: list[int]
+
+
+def left_of(member: Member) -> Regrouped:
+    """After a failure: all ranks that are left. InputError as `Member.regroup`."""
+    place, ranks = member.regroup()
+    return Regrouped(place, member.overseer.heir if member.overseer else None, ranks)
+
+
+def part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
+    """The ranks that give the same `color`, ordered by (key, rank). None where this one gives None."""
+    with member.turn("split()"):
+        return _part_by_color(member, color, key)
+
+
+def _part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
+    said = member.exchange([color, key])
+    ranks = [r for _, r in sorted((k, r) for r, (other, k) in enumerate(said) if other == color)]
+    old, name = member.membership, f"{member.membership.job}/split {color}"
+    overseer = None
+    if color is not None and ranks[0] == member.rank and len(ranks) > 1:
+        overseer = Overseer(len(ranks), Door(name, old.secret.encode(), member.host, 0), member.timeout_s).start()
+    address = member.exchange([member.host, overseer.address[1]] if overseer else None)[ranks[0]]
+    if color is None:
+        return None
+    if len(ranks) == 1:
+        return Regrouped(ALONE, None, ranks)
+    return Regrouped(
+        Membership(ranks.index(member.rank), len(ranks), tuple(address), name, old.secret), overseer, ranks
+    )
+
+
+def with_new(place: Membership, exchange: Exchange, interface: str | None, within_s: float) -> Regrouped:
+    """These ranks and those that come to `place.address` within so many seconds. InputError where that cannot be."""
+    world, address = place.world, list(place.address)
+    said = exchange([world, address])
+    other = next((each for each in said if each != said[0]), None)
+    if other:
+        raise InputError("ranks do not want the same", where="grow", expected=str(said[0]), got=str(other))
+    overseer, why = None, None
+    if place.rank == 0:
+        try:
+            overseer = Overseer.open(place, interface, within_s)
+        except OptccError as error:
+            why = str(error)
+    why = exchange(why)[0]
+    if why:
+        raise InputError(why, where="grow", expected="an address of rank 0's machine that is free")
+    return Regrouped(place, overseer, list(range(len(said))))
+
+
+def all_or_none(made: Communicator | None, error: OptccError | None, place: Membership, exchange: Exchange) -> None:
+    """After an attempt to grow: nothing where it has worked on all old ranks, else GrowFailedError on all of them.
+
+    RankFailedError where one of them is lost, to the old communicator, too.
+    """
+    try:
+        if made:
+            failure = None
+        elif isinstance(error, RankFailedError):
+            failure = [error.rank, error.cause]
+        else:
+            failure = [place.rank, str(error)]
+        said = exchange(failure)
+        failures = [each for each in said if each]
+        if failures:
+            rank, cause = failures[0]
+            raise GrowFailedError(rank, cause, old=len(said), new=place.world)
+    except OptccError as none:
+        if made:
+            made.abort(f"growing has failed: {none}")
+        raise none from error
+
+
+# Events, memory for arrays, and the communicator
 
 log = logging.getLogger("optcc.communicator")
 
