@@ -17,7 +17,7 @@ from typing import Any
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
 from optcc.runtime.torch import Costs, HookState, Policy, allreduce_hook
-from optcc.runtime.torch.served import unwrapped
+from optcc.runtime.torch.hook import unwrapped
 from optcc.schedule.nested import NestedRings
 from optcc.torch_backend import Options, communicator_of, register_backend, shrink
 from optcc.values.cluster import Cluster

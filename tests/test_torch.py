@@ -185,7 +185,7 @@ def test_what_cannot_be_judged_still_fails(monkeypatch: pytest.MonkeyPatch) -> N
 
     from optcc.runtime.errors import RankFailedError, TransportError
     from optcc.runtime.torch.hook import HookState
-    from optcc.runtime.torch.verdict import Court
+    from optcc.runtime.torch.meeting import Court
 
     state = object.__new__(HookState)
     state._failure, state._court = None, Court(None, "it", 1, 2)

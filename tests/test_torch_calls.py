@@ -46,7 +46,7 @@ def missing(known: Any) -> tuple[set[str], set[str]]:
 
 
 def test_every_call_of_torch_is_in_the_table() -> None:
-    from optcc.torch_backend.calls import CALLS
+    from optcc.torch_backend.group import CALLS
 
     assert missing(CALLS) == (set(), set())
     without = [call for call in CALLS if "reduce" not in call.functions]
@@ -58,9 +58,7 @@ def test_every_call_of_torch_is_in_the_table() -> None:
 def test_the_group_keeps_to_the_table() -> None:
     import torch.distributed as dist
 
-    from optcc.torch_backend.calls import CALLS, Way
-    from optcc.torch_backend.delegated import Delegated
-    from optcc.torch_backend.group import OptccGroup
+    from optcc.torch_backend.group import CALLS, Delegated, OptccGroup, Way
 
     asked: list[str] = []
 
@@ -92,7 +90,7 @@ def test_the_group_keeps_to_the_table() -> None:
 
 
 def test_the_docs_show_the_table() -> None:
-    from optcc.torch_backend.calls import table
+    from optcc.torch_backend.group import table
 
     page = (ROOT / "docs/pytorch.md").read_text()
     assert "\n".join(table()) in page

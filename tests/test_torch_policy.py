@@ -68,7 +68,7 @@ def test_partners_meet_both_ways_and_never_twice(ranks: int) -> None:
 
 
 def test_the_verdict_names_who_says_nothing() -> None:
-    from optcc.runtime.torch.verdict import verdict_of
+    from optcc.runtime.torch.meeting import verdict_of
 
     assert verdict_of({0: (3, "lost rank 3"), 1: (0, "lost rank 0"), 3: (2, "lost rank 2")}, 4, 3.0)[0] == 2
     assert verdict_of({0: (2, "a"), 1: (1, "no memory"), 2: (1, "b")}, 4, 3.0) == (1, "no memory")
@@ -81,7 +81,7 @@ def choice(levels: tuple[int, ...], rate: float, nbytes: int) -> Plan | None:
     """What rank 0 chooses where groups of calls are exchanged."""
     from optcc.pytorch import _plan
     from optcc.runtime.torch.book import NCCL, Book
-    from optcc.runtime.torch.settings import cluster_of
+    from optcc.runtime.torch.policy import cluster_of
 
     none: Any = None  # no process group: nobody is told
     chosen = Book(none, cluster_of(levels, rate, 16), _plan, NCCL, 1.05)._choose(nbytes, grouped=True)

@@ -67,7 +67,7 @@ def test_an_order_of_one_ranks_own_hangs() -> None:
 
 
 def test_transfers_that_wait_for_each_other_are_refused() -> None:
-    from optcc.runtime.torch.turns import turns_of
+    from optcc.runtime.torch.script import turns_of
 
     schedule = schedule_of("ring")
     _, programs = turns_and_programs(schedule)
@@ -109,8 +109,7 @@ def groups_match(parts: Sequence[Any]) -> bool:
 @pytest.mark.parametrize("length_s", [0.0, 1e-6, 1.0])
 @pytest.mark.parametrize("name", FAMILIES)
 def test_rounds_match_at_both_ends(name: str, length_s: float) -> None:
-    from optcc.runtime.torch.script import rounds_script
-    from optcc.runtime.torch.turns import rounds_of
+    from optcc.runtime.torch.script import rounds_of, rounds_script
 
     schedule = schedule_of(name)
     turns, programs = turns_and_programs(schedule)
@@ -124,8 +123,7 @@ def test_rounds_match_at_both_ends(name: str, length_s: float) -> None:
 
 def test_groups_that_send_only_after_they_have_received_hang() -> None:
     """The control: every rank's sends a round later than its receives."""
-    from optcc.runtime.torch.script import Round, rounds_script
-    from optcc.runtime.torch.turns import rounds_of
+    from optcc.runtime.torch.script import Round, rounds_of, rounds_script
 
     schedule = schedule_of("ring")
     turns, programs = turns_and_programs(schedule)

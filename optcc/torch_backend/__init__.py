@@ -3,7 +3,7 @@
     import optcc.pytorch  # registers it
     torch.distributed.init_process_group("optcc")
 
-`calls` says which way each call goes. docs/pytorch.md is the guide. Needs torch.
+`group` says which way each call goes. docs/pytorch.md is the guide. Needs torch.
 
 Imported by: pytorch.
 Imports: communicator, runtime.compiled, runtime.control, values.

@@ -8,27 +8,164 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Self
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, NCCL, Book, Planner, load
-from optcc.runtime.torch.groups import all_are_here, group_like, groups_here, hang_up
-from optcc.runtime.torch.meeting import Meeting
-from optcc.runtime.torch.policy import Levels, Policy, Switch, full_rate
+from optcc.runtime.torch.meeting import GRACE_S, Court, Meeting
+from optcc.runtime.torch.policy import Levels, Policy, Switch, cluster_of, full_rate, settings_of
 from optcc.runtime.torch.probe import probe
-from optcc.runtime.torch.served import check_served, divides_by_active, unwrapped
-from optcc.runtime.torch.settings import cluster_of, settings_of
-from optcc.runtime.torch.streams import by_stream, done_with, stream_of
-from optcc.runtime.torch.verdict import GRACE_S, Court
-from optcc.runtime.torch.walk import Walk, first_line
+from optcc.runtime.torch.walk import Walk, by_stream, done_with, first_line, stream_of
 from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_size
+
+# Process groups beside the model's: one more like it, and the end of one's connections.
+
+
+def groups_here() -> int:
+    """How many process groups this rank is in."""
+    return len(dist.distributed_c10d._world.pg_names)
+
+
+def group_like(group: dist.ProcessGroup, most: int, **options: Any) -> dist.ProcessGroup:
+    """Another group of the ranks of `group`, of which the ranks outside know nothing.
+
+    torch derives its name from how many groups a rank is in, and ranks with different names wait for each other in
+    vain. So a rank in fewer than `most` makes up for it with groups of its own.
+    """
+    backend = dist.get_backend(group)
+    for _ in range(most - groups_here()):
+        dist.new_group([dist.get_rank()], backend=backend, use_local_synchronization=True)
+    ranks = dist.get_process_group_ranks(group)
+    made: dist.ProcessGroup = dist.new_group(ranks, backend=backend, use_local_synchronization=True, **options)
+    return made
+
+
+def all_are_here(group: dist.ProcessGroup, device: torch.device) -> None:
+    """Returns when all ranks have called it."""
+    dist.all_reduce(here := torch.zeros(1, device=device), group=group)
+    here.item()
+
+
+def hang_up(group: dist.ProcessGroup) -> None:
+    """Close this rank's connections, so that peers that wait for it fail now and not when their time is up.
+
+    Gloo has no call for that, but a wait whose time is up closes all connections of its group. With a peer whose
+    connection is closed already there is no wait, so all are tried.
+    """
+    if "gloo" not in dist.get_backend_config(group):
+        return
+    for peer in dist.get_process_group_ranks(group):
+        if peer != dist.get_rank():
+            with suppress(RuntimeError):
+                dist.irecv(torch.empty(1), peer, group, 2**30 - 1).wait(timedelta(milliseconds=1))
+
+
+# Which models the hook serves: those whose gradients DDP brings to it in buckets, with nothing else on them.
+#
+# What torch does not tell in public is asked of its private names here, and nowhere else.
+
+
+def unwrapped(model: Any) -> Any:
+    """The module that ``torch.compile`` was given, or `model` itself."""
+    return getattr(model, "_orig_mod", model)
+
+
+def check_served(model: Any, group: dist.ProcessGroup | None = None) -> None:
+    """Raise InputError unless the hook can reduce what DDP reduces for `model`, over `group` (None: the model's)."""
+    if not isinstance(model, DistributedDataParallel):
+        raise InputError(
+            "only DistributedDataParallel is served",
+            where="model",
+            expected="a torch.nn.parallel.DistributedDataParallel",
+            got=f"{type(model).__module__}.{type(model).__qualname__}",
+            hint="Wrap the module in DistributedDataParallel and register that; FSDP, fully_shard, DataParallel "
+            "and other wrappers do their own communication, so leave the call out for them",
+        )
+    for what, hint in _obstacles(model):
+        raise InputError(what, where="model", expected="a DistributedDataParallel that takes a hook", hint=hint)
+    if group is not None and group is not model.process_group:
+        raise InputError(
+            "another process group than the model's",
+            where="group",
+            expected=f"the one of ranks {_ranks(model.process_group)}, in which DistributedDataParallel was made",
+            got=f"one of ranks {_ranks(group)}",
+            hint="Leave group out, or make the model with process_group=group",
+        )
+    ranks = dist.get_process_group_ranks(model.process_group)
+    if ranks != sorted(ranks):
+        raise InputError(
+            "ranks out of order", where="the model's process group", expected="ascending ranks", got=str(ranks)
+        )
+
+
+def _obstacles(model: DistributedDataParallel) -> list[tuple[str, str]]:
+    """What keeps a hook from a model's gradients, and the way out of each."""
+    found = []
+    if getattr(model, "_delay_all_reduce_all_params", False):
+        found.append(
+            (
+                "all its parameters are in delay_all_reduce_named_params, and no hook ever sees those",
+                "Leave delay_all_reduce_named_params out",
+            )
+        )
+        return found  # such a model has nothing of what is asked below
+    if model.mixed_precision is not None:
+        found.append(
+            (
+                "mixed_precision has a hook of its own, and DDP takes one",
+                "Leave mixed_precision out and use torch.autocast",
+            )
+        )
+    if getattr(model, "_use_python_reducer", False):
+        found.append(
+            (
+                "the python reducer gives a hook no buckets",
+                "Set torch._dynamo.config.optimize_ddp to 'ddp_optimizer' before the model is made",
+            )
+        )
+    if getattr(model, "_comm_hooks", []) or model._get_ddp_logging_data().get("comm_hook"):
+        found.append(
+            (
+                "it has a communication hook already, and DDP takes one",
+                "Register once, before any other hook; for another state make the DistributedDataParallel anew",
+            )
+        )
+    if any(hasattr(parameter, "_in_backward_optimizers") for parameter in model.parameters()):
+        found.append(
+            (
+                "its optimizer runs inside the backward, by a hook of its own, and DDP takes one",
+                "Leave out _apply_optimizer_in_backward, and call the optimizer's step after the backward",
+            )
+        )
+    return found
+
+
+def divides_by_active(model: DistributedDataParallel) -> bool:
+    """Whether DDP divides by the ranks that still have inputs: in `join` with divide_by_initial_world_size=False.
+
+    Under `Join` with several joinables only the first counts ranks; DDP in a later place divides by all, as here.
+    """
+    join = model._join_config
+    return join.enable and join.is_first_joinable and not model._divide_by_initial_world_size
+
+
+def _ranks(group: Any) -> str:
+    if not isinstance(group, dist.ProcessGroup):
+        return "that this rank is not in"  # dist.GroupMember.NON_GROUP_MEMBER
+    ranks = dist.get_process_group_ranks(group)
+    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+
+
+# The hook
 
 OUTSIDE = -1
 """What torch says for the running backward where there is none."""

@@ -150,3 +150,34 @@ def first_line(error: Exception) -> str:
     """What an error of torch says, without the place in its source and its advice."""
     line = (str(error).splitlines() or [type(error).__name__])[0]
     return re.sub(r"^\[[^]]*\] *", "", line).partition(". ")[0][:300]
+
+
+# Buckets in GPU memory go by plan on a stream of their own, one for each GPU.
+
+
+def by_stream(walk: Walk, buffer: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """On a stream beside the backward's, which goes on; whoever waits for the future makes its stream wait."""
+    stream = stream_of(buffer.device)
+    stream.wait_stream(torch.cuda.current_stream(buffer.device))
+    future: torch.futures.Future[torch.Tensor] = torch.futures.Future(devices=[buffer.device])
+    with torch.cuda.stream(stream):
+        buffer.record_stream(stream)
+        walk.run(buffer)
+        future.set_result(buffer)
+    return future
+
+
+_streams: dict[torch.device, Any] = {}
+
+
+def stream_of(device: torch.device) -> Any:
+    """The stream of GPU `device` on which plans run."""
+    if device not in _streams:
+        _streams[device] = torch.cuda.Stream(device)
+    return _streams[device]
+
+
+def done_with(done: torch.futures.Future[Any], result: torch.Tensor) -> torch.Tensor:
+    """`result`, or the error of `done`."""
+    done.value()
+    return result
