@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import pytest
 
-from optcc.runtime.control.clocks import Clock, by_the_hub, measured
+from optcc.runtime.control.channel import Clock, by_the_hub, measured
 from optcc.runtime.control.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
 from tests.control_star import star, together
@@ -142,8 +142,8 @@ class Stamped(struct.Struct):  # emulated NICs stamp chunks with times, for they
 
 struct.Struct = Stamped
 if sys.argv.pop(1) == "uncorrected":
-    from optcc.runtime.control import channel, clocks
-    channel.measured = lambda ask, now: clocks.Clock()
+    from optcc.runtime.control import channel
+    channel.measured = lambda ask, now: channel.Clock()
 from optcc.cli import main
 main(sys.argv[1:])
 """

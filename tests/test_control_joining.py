@@ -17,11 +17,20 @@ from typing import Any
 import pytest
 
 from optcc.runtime.codec import encode
-from optcc.runtime.control import admission, connecting
+from optcc.runtime.control import connecting, router
 from optcc.runtime.control.channel import Control
-from optcc.runtime.control.connecting import Address, HubLostError
-from optcc.runtime.control.framing import framed
-from optcc.runtime.control.greeting import PROTOCOL, Challenge, Hello, Introduction, RefusedError, proof, proves
+from optcc.runtime.control.connecting import (
+    PROTOCOL,
+    Address,
+    Challenge,
+    Hello,
+    HubLostError,
+    Introduction,
+    RefusedError,
+    framed,
+    proof,
+    proves,
+)
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import Halt
@@ -65,7 +74,7 @@ def test_another_version_is_refused(monkeypatch: pytest.MonkeyPatch, caplog: pyt
 
 
 def test_a_hub_that_does_not_know_the_secret_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(admission, "proves", lambda *_: True)  # it takes everybody, to learn what they say
+    monkeypatch.setattr(router, "proves", lambda *_: True)  # it takes everybody, to learn what they say
     with (
         opened(1, replace(DOOR, secret=b"a guess")) as hub,
         pytest.raises(RefusedError, match="does not know the secret"),
@@ -114,9 +123,9 @@ def test_garbage_harms_nobody(garbage: bytes, caplog: pytest.LogCaptureFixture) 
 
 
 def test_silent_strangers_hold_up_nobody(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(admission, "GREETING_S", 3600.0)
+    monkeypatch.setattr(router, "GREETING_S", 3600.0)
     with opened(1) as hub, contextlib.ExitStack() as stack:
-        for _ in range(admission.STRANGERS):
+        for _ in range(router.STRANGERS):
             stack.enter_context(socket.create_connection(hub.address))
         control = stack.enter_context(member(hub))
         gather(hub, 10)
@@ -127,7 +136,7 @@ def test_silent_strangers_hold_up_nobody(monkeypatch: pytest.MonkeyPatch, caplog
 def test_a_steady_flood_of_strangers_holds_up_nobody(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(admission, "GREETING_S", 3600.0)
+    monkeypatch.setattr(router, "GREETING_S", 3600.0)
     over, began = threading.Event(), time.monotonic()
 
     came = threading.Semaphore(0)
@@ -138,7 +147,7 @@ def test_a_steady_flood_of_strangers_holds_up_nobody(
         while not over.is_set():
             opened.append(socket.create_connection(address, 60))
             came.release()
-            if len(opened) > 4 * admission.STRANGERS:
+            if len(opened) > 4 * router.STRANGERS:
                 opened.popleft().close()
         for sock in opened:
             sock.close()
@@ -146,7 +155,7 @@ def test_a_steady_flood_of_strangers_holds_up_nobody(
     with opened(4) as hub, ThreadPoolExecutor(1) as pool, contextlib.ExitStack() as stack:
         flooding = pool.submit(flood, hub.address)
         stack.callback(over.set)
-        for _ in range(2 * admission.STRANGERS):
+        for _ in range(2 * router.STRANGERS):
             came.acquire()
         members = [stack.enter_context(member(hub, rank, 4, within_s=60.0)) for rank in range(4)]
         gather(hub, 60)
@@ -154,14 +163,14 @@ def test_a_steady_flood_of_strangers_holds_up_nobody(
         assert not flooding.done()
         over.set()
         flooding.result()
-    assert len(caplog.messages) <= admission.LOG_LINES * (2 + (time.monotonic() - began) // admission.LOG_S)
+    assert len(caplog.messages) <= router.LOG_LINES * (2 + (time.monotonic() - began) // router.LOG_S)
     assert all("\n" not in line for line in caplog.messages)
 
 
 def test_the_silent_and_the_slow_are_sent_away(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(admission, "GREETING_S", 0.3)
+    monkeypatch.setattr(router, "GREETING_S", 0.3)
     with opened(1) as hub, contextlib.ExitStack() as stack:
         silent = stack.enter_context(socket.create_connection(hub.address, 10))
         slow = stack.enter_context(socket.create_connection(hub.address))
@@ -179,8 +188,8 @@ def test_the_silent_and_the_slow_are_sent_away(
 def test_who_came_first_is_dropped_for_the_next(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(admission, "STRANGERS", 3)
-    monkeypatch.setattr(admission, "GREETING_S", 3600.0)
+    monkeypatch.setattr(router, "STRANGERS", 3)
+    monkeypatch.setattr(router, "GREETING_S", 3600.0)
     with opened(1) as hub, contextlib.ExitStack() as stack:
         crowd = [stack.enter_context(socket.create_connection(hub.address, 10)) for _ in range(5)]
         assert eventually(lambda: sum("3 others that have come since" in line for line in caplog.messages) == 2)
@@ -196,8 +205,8 @@ def test_who_came_first_is_dropped_for_the_next(
 
 
 def test_the_log_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(admission, "LOG_S", 3600.0)
-    monkeypatch.setattr(admission, "LOG_LINES", 3)
+    monkeypatch.setattr(router, "LOG_S", 3600.0)
+    monkeypatch.setattr(router, "LOG_LINES", 3)
     with opened(1) as hub:
         for _ in range(8):
             with socket.create_connection(hub.address, 10) as sock:
@@ -206,7 +215,7 @@ def test_the_log_of_strangers_is_bounded(monkeypatch: pytest.MonkeyPatch, caplog
                     while sock.recv(4096):
                         pass
         assert len(caplog.messages) == 3
-        monkeypatch.setattr(admission, "LOG_S", 0.0)
+        monkeypatch.setattr(router, "LOG_S", 0.0)
         with socket.create_connection(hub.address) as sock:
             sock.shutdown(socket.SHUT_WR)
             assert eventually(lambda: len(caplog.messages) == 4)

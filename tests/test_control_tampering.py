@@ -13,10 +13,8 @@ import pytest
 
 from optcc.runtime.codec import encode
 from optcc.runtime.control.channel import Control
-from optcc.runtime.control.connecting import HubLostError
-from optcc.runtime.control.framing import framed
+from optcc.runtime.control.connecting import TAG_BYTES, TAMPERED, HubLostError, Seal, TamperedError, framed
 from optcc.runtime.control.overseer import Overseer
-from optcc.runtime.control.seals import TAG_BYTES, TAMPERED, Seal, TamperedError
 from optcc.runtime.errors import RankFailedError
 from optcc.runtime.messages import AskTime, Broken, RunFailed, Saw
 from tests.control_star import DOOR, eventually, gather, member, opened, together, verdict

@@ -16,11 +16,18 @@ import pytest
 from optcc.cli.options import membership_of
 from optcc.errors import InputError
 from optcc.runtime.compiled.choice import ChunkPath
-from optcc.runtime.control import interface
-from optcc.runtime.control.interface import addresses_of, is_loopback, listening_address
+from optcc.runtime.control import rendezvous
 from optcc.runtime.control.job import Assignment, Job
 from optcc.runtime.control.overseer import Overseer
-from optcc.runtime.control.rendezvous import PORT, Membership, find, first_host
+from optcc.runtime.control.rendezvous import (
+    PORT,
+    Membership,
+    addresses_of,
+    find,
+    first_host,
+    is_loopback,
+    listening_address,
+)
 from optcc.runtime.control.router import Door
 from optcc.runtime.messages import RunCall
 from tests.broken_schedules import nested
@@ -229,7 +236,7 @@ def test_the_hub_listens_by_the_version_of_ip_that_others_come_by(
     v6 = addresses_of("eth0", listed)[-3:]
     assert [str(address) for address in v6] == ["fd77::10", "fd77::11", "fe80::11:22ff:fe33:4455%eth0"]
     has = {"eth0": [v4, *v6], "old0": [v4], "new0": v6[2:]}
-    monkeypatch.setattr(interface, "addresses_of", lambda name: has[name])
+    monkeypatch.setattr(rendezvous, "addresses_of", lambda name: has[name])
     assert listening_address("fd77::10", "eth0") == "fd77::10"
     assert listening_address("fd77::11", "eth0") == "fd77::11"
     assert listening_address("fd77::99", "eth0") == "fd77::10"

@@ -19,10 +19,9 @@ from optcc.cli.options import ADDRESS_SPACE
 from optcc.errors import InputError
 from optcc.runtime import RankFailedError
 from optcc.runtime.control import job
-from optcc.runtime.control.available import available_bytes
-from optcc.runtime.control.descriptors import check_descriptors, needed_by_rank
 from optcc.runtime.control.job import Job, check_memory
 from optcc.runtime.control.launch import Session
+from optcc.runtime.control.limits import available_bytes, check_descriptors, needed_by_rank
 from optcc.runtime.errors import TransportError, shortage
 from optcc.runtime.wires import local_listener
 from optcc.runtime.wires.layout import layout_of

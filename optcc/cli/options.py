@@ -397,8 +397,7 @@ def membership_of(
     terms : what was given, by name, for all ranks to compare; asked for only where there are others. Where it raises
         InputError, all ranks do
     """
-    from optcc.runtime.control.rendezvous import find
-    from optcc.runtime.control.secret import SECRETS
+    from optcc.runtime.control.rendezvous import SECRETS, find
 
     found = find(os.environ, rendezvous=rendezvous, rank=rank, world=world)
     for name in SECRETS:  # no process that this one starts has to know

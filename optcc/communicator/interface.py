@@ -33,9 +33,9 @@ from optcc.communicator.handles import InOrder
 from optcc.communicator.prepared import Prepared, speaker
 from optcc.errors import InputError, OptccError
 from optcc.runtime.compiled.choice import path_asked, path_of, warm
-from optcc.runtime.control.available import available_bytes
 from optcc.runtime.control.connecting import TIMEOUT_S
 from optcc.runtime.control.fault_injection import demand_strike
+from optcc.runtime.control.limits import available_bytes
 from optcc.runtime.control.member import JOIN_S, Member
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find

@@ -1,30 +1,191 @@
-"""How a rank reaches the hub: the connection and its time limits, the greeting, and messages read from it."""
+"""How a rank and the hub reach each other and make sure of each other: frames, seals, the greeting, the connection."""
 
 from __future__ import annotations
 
+import asyncio
+import hashlib
+import hmac
+import json
+import secrets
 import socket
 import struct
+from collections.abc import Container
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 from optcc.runtime.codec import MessageError, decode, encode
-from optcc.runtime.control.greeting import (
-    GREETING_LIMIT,
-    GREETING_S,
-    PROTOCOL,
-    Challenge,
-    Hello,
-    Introduction,
-    Refused,
-    RefusedError,
-    Welcome,
-    proof,
-    proves,
-    seals,
-)
-from optcc.runtime.control.seals import Seal
 from optcc.runtime.errors import TransportError
 from optcc.runtime.forks import own
+
+# Where a message begins and ends in a stream: its length goes before it, as `multiprocessing.connection` does it.
+
+
+def framed(data: bytes) -> bytes:
+    """Ready to be written; `Connection.recv_bytes` of the standard library reads it."""
+    return struct.pack("!i", len(data)) + data
+
+
+async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
+    """The next message. Raises MessageError when it is longer than `limit`, IncompleteReadError at the end."""
+    (length,) = struct.unpack("!i", await reader.readexactly(4))
+    if not 0 <= length <= limit:
+        raise MessageError(f"a message of {length} bytes, at most {limit} are taken")
+    return await reader.readexactly(length)
+
+
+# Who wrote a message, and that it is the next one: a keyed tag on every message between a rank and the hub.
+#
+# The tag is BLAKE2b with a key (RFC 7693) over the number of the message and its bytes. Each direction of each
+# connection has a key of its own (`seals`) and counts from 0. So the check fails for a message that is forged,
+# altered, cut short, replayed, reordered, reflected to its sender, or from another connection. It also fails for the
+# message after one that was left out. Nothing is encrypted.
+
+TAG_BYTES = 16
+"""Of a tag: a guess is right once in 2^128, and the first wrong one ends the connection."""
+
+TAMPERED = "its control channel was tampered with"
+"""The cause of the verdict, the same whichever end has noticed and whatever was done."""
+
+
+class TamperedError(MessageError):
+    """A message is not what the other end has sent next."""
+
+
+class Seal:
+    """One direction of a connection, at either end.
+
+    key : of 32 bytes; None: a pair of sockets between a process and its child, where the kernel lets in nobody else,
+        and no tags are needed
+    """
+
+    def __init__(self, key: bytes | None = None) -> None:
+        self._key, self._count = key, 0
+
+    def seal(self, message: bytes) -> bytes:
+        """The next message with its tag, to be sent."""
+        return self._next(message) + message
+
+    def unseal(self, data: bytes) -> bytes:
+        """The message that was sealed as the next one; TamperedError for anything else."""
+        if self._key is None:
+            return data
+        message = data[TAG_BYTES:]
+        if not hmac.compare_digest(data[:TAG_BYTES], self._next(message)):
+            raise TamperedError(f"message {self._count - 1} is not what the other end has sent")
+        return message
+
+    def _next(self, message: bytes) -> bytes:
+        if self._key is None:
+            return b""
+        tag = hashlib.blake2b(self._count.to_bytes(8, "big"), digest_size=TAG_BYTES, key=self._key)
+        tag.update(message)
+        self._count += 1
+        return tag.digest()
+
+
+# How a rank and the hub make sure of each other before anything else is said: a shared secret that neither sends.
+#
+# The hub begins with a nonce. The rank sends its identity and a nonce, and proves the secret by an HMAC-SHA256 (RFC
+# 2104). The HMAC covers its role, both nonces and everything it has claimed; the hub proves it likewise. The rank
+# proves first, so that a stranger gets no proof to use elsewhere. The role is part of the proof, so that none can be
+# sent back. From the same values come the keys with which all messages after the greeting are sealed (`seals`).
+
+PROTOCOL = 7
+"""Changes with every change of what is said, here and in `messages`."""
+
+GREETING_LIMIT = 4096
+"""The most bytes of one message from a stranger."""
+
+GREETING_S = 5.0
+"""For a stranger to say all of it."""
+
+
+class RefusedError(TransportError):
+    """The hub does not let this process in, or this process does not believe that it is the hub; the text says why."""
+
+
+@dataclass(frozen=True)
+class Challenge:
+    """The hub to whoever connects: prove who you are, with this nonce."""
+
+    protocol: int
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Hello:
+    """A rank to the hub: who it is."""
+
+    job: str
+    rank: int
+    world: int
+    nonce: str
+
+
+@dataclass(frozen=True)
+class Introduction:
+    """A rank to the hub: who it is, and the proof."""
+
+    hello: Hello
+    mac: str
+
+
+@dataclass(frozen=True)
+class Welcome:
+    """The hub to a rank that it lets in: the hub's proof."""
+
+    mac: str
+
+
+@dataclass(frozen=True)
+class Refused:
+    """The hub to a stranger: go away."""
+
+    why: str
+
+
+def nonce() -> str:
+    """32 hex digits that nobody has seen before."""
+    return secrets.token_hex(16)
+
+
+def proof(secret: bytes, role: str, hello: Hello, challenge: Challenge) -> str:
+    """What only `role` ("rank" or "hub") with the secret can say in this conversation, in hex."""
+    return _derived(secret, f"proof of the {role}", hello, challenge).hex()
+
+
+def proves(mac: str, secret: bytes, role: str, hello: Hello, challenge: Challenge) -> bool:
+    """Whether `mac` is the proof of `role`, compared in a time that does not depend on it."""
+    return hmac.compare_digest(mac.encode(errors="backslashreplace"), proof(secret, role, hello, challenge).encode())
+
+
+def seals(secret: bytes, hello: Hello, challenge: Challenge) -> tuple[Seal, Seal]:
+    """Of this conversation, what seals the rank's messages and what seals the hub's."""
+    of_rank, of_hub = (Seal(_derived(secret, f"messages of the {role}", hello, challenge)) for role in ("rank", "hub"))
+    return of_rank, of_hub
+
+
+def _derived(secret: bytes, purpose: str, hello: Hello, challenge: Challenge) -> bytes:
+    """32 bytes for one purpose in this conversation; those for another purpose do not tell them."""
+    said = [purpose, challenge.protocol, challenge.nonce, hello.job, hello.rank, hello.world, hello.nonce]
+    return hmac.digest(secret, json.dumps(said).encode(), hashlib.sha256)
+
+
+def objection(hello: Hello, job: str, world: int, present: Container[int]) -> str | None:
+    """Why the hub of `job` does not take somebody who knows the secret; None: it does."""
+    if hello.job != job:
+        return f"this is job {job!r}, not {hello.job!r}"
+    if hello.world != world:
+        return f"this job has {world} ranks, not {hello.world}"
+    if not 0 <= hello.rank < world:
+        return f"rank {hello.rank} is not one of 0 to {world - 1}"
+    if hello.rank in present:
+        return f"rank {hello.rank} is here already"
+    return None
+
+
+# The connection and its time limits, the greeting at the rank's end, and messages read from it
 
 Address = tuple[str, int]
 

@@ -20,7 +20,7 @@ import numpy as np
 from optcc.errors import InputError
 from optcc.runtime.codec import Json, MessageError, plain, typed
 from optcc.runtime.compiled.choice import path_asked, path_named
-from optcc.runtime.control.available import available_bytes
+from optcc.runtime.control.limits import available_bytes
 from optcc.runtime.control.transports import TRANSPORTS
 from optcc.runtime.devices.host import dtype_of, reduction_of
 from optcc.runtime.devices.memory import device_of

@@ -22,11 +22,10 @@ from optcc.errors import InputError
 from optcc.machine.kernels import say
 from optcc.runtime.codec import typed
 from optcc.runtime.compiled.choice import path_asked, path_of, warm
-from optcc.runtime.control.descriptors import check_descriptors
 from optcc.runtime.control.job import Assignment, Job, check_memory, nics_s, processor_note
+from optcc.runtime.control.limits import check_descriptors
 from optcc.runtime.control.overseer import FAREWELL_S, Overseer
-from optcc.runtime.control.rendezvous import Membership
-from optcc.runtime.control.secret import SECRETS
+from optcc.runtime.control.rendezvous import SECRETS, Membership
 from optcc.runtime.control.transports import check_devices
 from optcc.runtime.devices import gpu_memory
 from optcc.runtime.devices.memory import check_device

@@ -11,8 +11,8 @@ from typing import Any
 
 from optcc.runtime.compiled.choice import ChunkPath, engines
 from optcc.runtime.control.channel import Control
-from optcc.runtime.control.descriptors import provide
 from optcc.runtime.control.fault_injection import FaultInjector
+from optcc.runtime.control.limits import provide
 from optcc.runtime.control.transports import open_wires
 from optcc.runtime.devices.host import Op
 from optcc.runtime.devices.memory import HOST, Memory

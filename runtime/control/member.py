@@ -21,8 +21,7 @@ from typing import Any
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
 from optcc.runtime.compiled.choice import ChunkPath, path_asked, path_of, warm
-from optcc.runtime.control.channel import Control
-from optcc.runtime.control.clocks import Clock
+from optcc.runtime.control.channel import Clock, Control
 from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
 from optcc.runtime.control.links import Links
 from optcc.runtime.control.overseer import GRACE_S, Overseer

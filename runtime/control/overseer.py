@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from optcc.runtime.codec import Json
 from optcc.runtime.control.connecting import Address
-from optcc.runtime.control.interface import listening_address
-from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.control.rendezvous import Membership, listening_address
 from optcc.runtime.control.router import Door, Gone, Heard, Joined, Router
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.messages import (

@@ -8,13 +8,171 @@ mpirun before Slurm, whose own variables every process inside an allocation has.
 
 from __future__ import annotations
 
+import fcntl
+import ipaddress
+import os
 import re
+import socket
+import stat
+import struct
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from optcc.errors import InputError
 from optcc.runtime.control.connecting import Address
-from optcc.runtime.control.secret import secret_of
+
+# Where a hub listens: the address of the interface asked for.
+
+SIOCGIFADDR = 0x8915
+"""Linux, netdevice(7): the IPv4 address of an interface."""
+
+
+IPV6_ADDRESSES = Path("/proc/net/if_inet6")
+"""Linux: an address a line, its hexadecimal digits first, its interface last."""
+
+
+def is_loopback(host: str) -> bool:
+    """Whether `host`, taken literally, can be reached from this machine only."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def listening_address(host: str, interface: str | None = None) -> str:
+    """The address at which rank 0's hub listens: that of `interface` (a name or an address), else that of `host`.
+
+    An interface has several: it is `host` where that is one of them, else the first of the same family.
+    Raises InputError for an unknown interface or host, and for an interface without such an address. Likewise for a
+    host whose name means loopback on this machine only.
+    """
+    if interface is not None:
+        return _interface_address(interface, host)
+    try:
+        address = str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise InputError(f"unknown host: {error}", where="--rendezvous", got=host) from error
+    if is_loopback(address) and not is_loopback(host):
+        raise InputError(
+            "the name means loopback on this machine, where others cannot reach it",
+            where="--rendezvous",
+            expected="a name or address of a network",
+            got=f"{host}, which is {address}",
+            hint="Name the interface to listen on with --interface.",
+        )
+    return address
+
+
+def _interface_address(interface: str, host: str) -> str:
+    version = _version(host)
+    try:
+        given = ipaddress.ip_address(interface)
+    except ValueError:
+        found = addresses_of(interface)
+        if not found:
+            names = ", ".join(name for _, name in socket.if_nameindex())
+            expected = f"an address or one of {names}"
+            raise InputError("no address there", where="--interface", expected=expected, got=interface) from None
+    else:
+        found = [given]
+    like = [address for address in found if address.version == (version or found[0].version)]
+    if not like:
+        what = f"others come to {host} by IPv{version}"
+        expected = f"an interface with an IPv{version} address"
+        got = f"{interface}, which has {', '.join(map(str, found))}"
+        raise InputError(what, where="--interface", expected=expected, got=got)
+    return next((str(address) for address in like if str(address) == host), str(like[0]))
+
+
+def _version(host: str) -> int | None:
+    """By which version of IP others come to `host`; None: its name says nothing here."""
+    try:
+        return ipaddress.ip_address(host).version
+    except ValueError:
+        pass
+    try:
+        return 6 if socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][0] == socket.AF_INET6 else 4
+    except OSError:
+        return None
+
+
+def addresses_of(interface: str, listed: Path = IPV6_ADDRESSES) -> list[ipaddress.IPv4Address | ipaddress.IPv6Address]:
+    """Those of the interface of this name, IPv4 first; IPv6 ones that hold on one link only come last, with its name.
+
+    None: there is no such interface, or it has none. `listed` : the kernel's list of IPv6 addresses
+    """
+    found: list[ipaddress.IPv4Address | ipaddress.IPv6Address] = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sock, suppress(OSError):
+        answer = fcntl.ioctl(sock.fileno(), SIOCGIFADDR, struct.pack("256s", interface.encode()[:15]))
+        found.append(ipaddress.IPv4Address(answer[20:24]))
+    with suppress(OSError):
+        lines = [line.split() for line in listed.read_text(encoding="ascii").splitlines()]
+        here = [ipaddress.IPv6Address(int(line[0], 16)) for line in lines if line[5] == interface]
+        found += [address for address in here if not address.is_link_local]
+        found += [ipaddress.IPv6Address(f"{address}%{interface}") for address in here if address.is_link_local]
+    return found
+
+
+# The secret that all processes of a job share: from the environment, or from a file that only its owner can read.
+
+SECRETS = ("OPTCC_SECRET", "OPTCC_SECRET_FILE")
+"""The variables of the environment that tell the secret, or where it is."""
+
+SECRET_CHARACTERS = 16
+"""The fewest of a secret: who has listened to a greeting can try out a shorter one."""
+
+
+def secret_of(environ: Mapping[str, str], host: str) -> str:
+    """The job's secret from OPTCC_SECRET, or from the file OPTCC_SECRET_FILE, which only its owner may read.
+
+    Raises InputError when there is none although `host` is not loopback, when it is short, or when both are given.
+    """
+    text, path = environ.get("OPTCC_SECRET"), environ.get("OPTCC_SECRET_FILE")
+    hint = "Make one with: openssl rand -hex 32"
+    if text is not None and path is not None:
+        raise InputError("two secrets", where="OPTCC_SECRET and OPTCC_SECRET_FILE", expected="one of them")
+    if path is not None:
+        text = _read(path)
+    if text is None:
+        if is_loopback(host):
+            return ""
+        raise InputError(
+            "no secret, although other machines can reach the hub",
+            where="OPTCC_SECRET or OPTCC_SECRET_FILE",
+            expected="the same secret on all machines",
+            hint=hint,
+        )
+    if len(text) < SECRET_CHARACTERS:
+        where = "OPTCC_SECRET" if path is None else "OPTCC_SECRET_FILE"
+        raise InputError(
+            "too short a secret",
+            where=where,
+            expected=f"{SECRET_CHARACTERS} characters or more",
+            got=len(text),
+            hint=hint,
+        )
+    return text
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8") as file:
+            mode = os.fstat(file.fileno())
+            if not stat.S_ISREG(mode.st_mode) or mode.st_uid not in (0, os.getuid()) or mode.st_mode & 0o077:
+                raise InputError(
+                    "others may know what it holds",
+                    where=f"OPTCC_SECRET_FILE, {path}",
+                    expected="a file of your own that only you can read (chmod 600)",
+                    got=stat.filemode(mode.st_mode),
+                )
+            return file.read().strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"cannot be read: {error}", where=f"OPTCC_SECRET_FILE, {path}") from error
+
+
+# This process's place
 
 PORT = 29700
 """Where the hub listens when nothing says otherwise."""

@@ -16,8 +16,7 @@ from typing import Any
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.compiled.choice import ChunkPath, path_of
-from optcc.runtime.control.channel import Control
-from optcc.runtime.control.clocks import Clock, by_the_hub
+from optcc.runtime.control.channel import Clock, Control, by_the_hub
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.job import LOCAL, Assignment
 from optcc.runtime.control.links import Hardware
