@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from optcc.errors import InputError
-from optcc.fabric.library import NAME, SOURCE, build, library
-from optcc.fabric.played import PlayedFabric
+from optcc.fabric.played import NAME, SOURCE, PlayedFabric, build, library
 from tests.free_port import free_port
 
 pytestmark = pytest.mark.cc

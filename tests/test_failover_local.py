@@ -18,7 +18,7 @@ import optcc
 from optcc.runtime import RankFailedError
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Collective, Session
-from optcc.runtime.evidence.verdicts import left_of
+from optcc.runtime.evidence.probing import left_of
 from optcc.runtime.flows import flows
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Note, Strike

@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import pytest
 
-from optcc.runtime.evidence.probing import SUSPECTS, ProbeRound, evidence_of, rounds_of, second_look
-from optcc.runtime.evidence.verdicts import ProbeResult
+from optcc.runtime.evidence.probing import SUSPECTS, ProbeResult, ProbeRound, evidence_of, rounds_of, second_look
 from optcc.runtime.messages import Note
 from optcc.schedule import Port
 

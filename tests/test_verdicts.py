@@ -7,8 +7,7 @@ from fractions import Fraction
 
 import pytest
 
-from optcc.runtime.evidence.probing import rounds_of, second_look
-from optcc.runtime.evidence.verdicts import FaultVerdict, ProbeResult, left_of, verdicts_of
+from optcc.runtime.evidence.probing import FaultVerdict, ProbeResult, left_of, rounds_of, second_look, verdicts_of
 from optcc.schedule import Port
 from tests.test_probing import ports
 

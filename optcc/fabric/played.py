@@ -5,17 +5,79 @@ Whatever opens it finds its NICs as real ones; see docs/fabric.md. Rates are byt
 
 from __future__ import annotations
 
+import ctypes
+import hashlib
 import os
 import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
 from ctypes import byref, c_uint32, c_uint64
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 from pathlib import Path
 from typing import Literal, Self
 
 from optcc.errors import InputError
-from optcc.fabric.library import calls, library
+from optcc.machine.rdma import PLAYED_FABRIC, played_host
 from optcc.values.cluster import Cluster, Nic, Server
+
+# The played libibverbs, compiled: once for each version of its source, into the user's cache.
+
+SOURCE = Path(__file__).parent / "source"
+NAME = "libibverbs.so.1"
+_HANDLE, _GPU = "played.so", "played_gpu"
+"""What makes and changes fabrics, by itself: whoever loads it has not loaded a libibverbs; the process that copies GPU
+memory for a NIC."""
+_FILES = ("fabric.c", "nic.c", "verbs.c", "gpu.c")
+_FLAGS = ("-std=gnu11", "-O2", "-g", "-Wall", "-Wextra", "-Wshadow", "-pthread")
+_BOUND_S = 300
+
+
+def build(folder: Path, extra: Sequence[str] = ()) -> Path:
+    """Compile into `folder`, which becomes one for LD_LIBRARY_PATH. Raises InputError where there is no compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise InputError(
+            "no C compiler", where="optcc fabric", expected="cc", got="none on the path", hint="apt install gcc"
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    shared = ("-shared", "-fPIC")
+    link = (*shared, f"-Wl,--version-script={SOURCE / 'verbs.map'}", f"-Wl,-soname,{NAME}")
+    made_of = ((_HANDLE, _FILES[:1], shared), (_GPU, ("played_gpu.c", "fabric.c"), ()), (NAME, _FILES, (*link, *extra)))
+    with tempfile.TemporaryDirectory(dir=folder) as inside:
+        for name, files, how in made_of:
+            made = Path(inside) / name
+            command = [compiler, *_FLAGS, *how, *(str(SOURCE / file) for file in files), "-ldl", "-o", str(made)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=_BOUND_S, check=False)
+            if done.returncode:
+                raise InputError(
+                    "does not compile", where=str(SOURCE), expected="a C11 compiler", got=done.stderr[:400]
+                )
+            made.rename(folder / name)
+    other = folder / "libibverbs.so"  # some programs ask for this name first
+    if not other.is_symlink():
+        other.symlink_to(NAME)
+    return folder
+
+
+@cache
+def library() -> Path:
+    """The folder with the library, compiled where it is not yet: three seconds. Raises InputError."""
+    home = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    text = b"".join(path.read_bytes() for path in sorted(SOURCE.iterdir()))
+    folder = home / "optcc" / f"fabric-{hashlib.sha256(text).hexdigest()[:16]}"
+    return folder if (folder / "libibverbs.so").is_symlink() else build(folder)
+
+
+@cache
+def calls() -> ctypes.CDLL:
+    """What makes and changes fabrics."""
+    return ctypes.CDLL(str(library() / _HANDLE))
+
+
+# Fabrics
 
 FOLDER = Path("/dev/shm/optcc-fabric")
 """Where a fabric is when nothing else is said."""
@@ -230,3 +292,72 @@ def _nanoseconds(seconds: float) -> c_uint64:
 def _number(name: str) -> tuple[int, str]:
     digits = "".join(letter for letter in name[::-1] if letter.isdecimal())
     return len(digits), name
+
+
+# The network of this process' host on a played fabric: what lab/network.py does to soft NICs, by the same names.
+#
+# A NIC is its number on the host: 3 of rxe3.
+
+
+class PlayedNetwork:
+    """As the environment names it. Raises InputError where it names none."""
+
+    def __init__(self) -> None:
+        self._host = played_host()
+        self._fabric = PlayedFabric(os.environ.get(PLAYED_FABRIC, ""))
+
+    def nics(self) -> int:
+        """How many NICs there are."""
+        return self._fabric.nics
+
+    def cut(self, nic: int, cable: bool = False) -> None:
+        """Take a NIC's link down; its cable is the same thing here."""
+        self._fabric.down(self._name(nic))
+
+    def restore(self, nic: int) -> None:
+        """Bring it up."""
+        self._fabric.up(self._name(nic))
+
+    def whole(self, which: Iterable[int] | None = None) -> None:
+        """Mend everything: links up, no losses, rates unlimited."""
+        for nic in range(self.nics()) if which is None else which:
+            self._fabric.up(self._name(nic))
+            self.rate(nic, 0)
+
+    def rate(self, nic: int, bits_per_s: float) -> None:
+        """Let a NIC send and receive at this rate; 0: as fast as the machine is."""
+        self._fabric.set(self._name(nic), rate=round(bits_per_s / 8))
+
+    def lose(
+        self,
+        nic: int,
+        direction: Literal["out", "in", "both"] = "out",
+        packets: Literal["all", "data", "acks"] = "all",
+        one_in: int = 1,
+    ) -> None:
+        """Lose, silently, packets that leave a NIC or arrive at it: one in so many, at random."""
+        self._fabric.lose(self._name(nic), way=direction, what=packets, one_in=one_in)
+
+    def heal(self, nic: int) -> None:
+        """Lose no more."""
+        self._fabric.lose(self._name(nic), one_in=0)
+
+    def troubles(self) -> dict[str, int]:
+        """Counts that stand still while every frame arrives, in order and once."""
+        found = dict.fromkeys(("lost", "sent_again", "not_ready"), 0)
+        for nic in range(self.nics()):
+            counters = self._fabric.nic(self._name(nic)).counters
+            found = {name: count + counters[name] for name, count in found.items()}
+        return found
+
+    def held(self) -> str:
+        """What is open: the rings of queue pairs, and devices."""
+        rings = sorted(path.name for path in self._fabric.folder.glob("q*"))
+        return f"{self._fabric.opened()} devices, {' '.join(rings)}"
+
+    def readdress(self, nic: int) -> None:
+        """Give a NIC its next address, as a lease that ran out would."""
+        self._fabric.readdress(self._name(nic))
+
+    def _name(self, nic: int) -> str:
+        return f"host{self._host}/{self._fabric.names[nic]}"

@@ -12,7 +12,7 @@ from optcc.plans.plan import Plan
 
 if TYPE_CHECKING:
     from optcc.runtime import Collective, RankFailedError
-    from optcc.runtime.evidence.verdicts import FaultVerdict, ProbeResult
+    from optcc.runtime.evidence.probing import FaultVerdict, ProbeResult
     from optcc.runtime.messages import Note, Strike
 
 # The outcome of each fault, and whether it met traffic: by the notes of the ranks, never by durations

@@ -120,7 +120,7 @@ def attempt(
     from optcc.runtime import RankFailedError
     from optcc.runtime.control.job import Job
     from optcc.runtime.control.launch import Session
-    from optcc.runtime.evidence.verdicts import left_of, verdicts_of
+    from optcc.runtime.evidence.probing import left_of, verdicts_of
 
     scaled, slowdown = api.scaled_to(plan, local_rate) if transport == "local" else (plan, Fraction(1))
     _check(scaled, strikes, transport)

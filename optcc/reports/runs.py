@@ -22,7 +22,7 @@ from optcc.values.units import format_rate, format_seconds, format_size
 if TYPE_CHECKING:
     from optcc.api import Run
     from optcc.fault_run.results import Failover, FaultRun, Phase
-    from optcc.runtime.evidence.verdicts import FaultVerdict
+    from optcc.runtime.evidence.probing import FaultVerdict
     from optcc.runtime.messages import Note
 
 

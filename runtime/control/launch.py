@@ -31,8 +31,7 @@ from optcc.runtime.devices import gpu_memory
 from optcc.runtime.devices.memory import check_device
 from optcc.runtime.devices.mps import mps_service, sharing_of
 from optcc.runtime.errors import TransportError, shortage
-from optcc.runtime.evidence.probing import ProbeRound, evidence_of, rounds_of, second_look
-from optcc.runtime.evidence.verdicts import ProbeResult, verdicts_of
+from optcc.runtime.evidence.probing import ProbeResult, ProbeRound, evidence_of, rounds_of, second_look, verdicts_of
 from optcc.runtime.messages import Note, Ran, RunCall, RunFailed, Strike
 from optcc.runtime.wires.layout import layout_of
 from optcc.schedule import Port, Schedule

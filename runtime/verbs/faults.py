@@ -1,7 +1,7 @@
 """Faults of queue pairs, for tests and for fault runs: what can really be done to a NIC from here.
 
 In the lab links and packets are ours to spoil (`lab/network.py`), and those of a played fabric
-(`optcc/fabric/network.py`). Elsewhere only queue pairs are; what would need more is refused.
+(`optcc/fabric/played.py`). Elsewhere only queue pairs are; what would need more is refused.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class VerbsFaults:
 
 def _network() -> Any:
     if PLAYED_FABRIC in os.environ:
-        from optcc.fabric.network import PlayedNetwork
+        from optcc.fabric.played import PlayedNetwork
 
         return PlayedNetwork()
     if LAB not in os.environ:

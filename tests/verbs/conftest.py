@@ -89,7 +89,7 @@ def _library() -> Path | None:
     """The folder of the played library, which is this process' libibverbs from here on; None where NICs are real."""
     if "OPTCC_LAB" in os.environ or any(Path("/sys/class/infiniband").glob("*")) or not shutil.which("cc"):
         return None
-    from optcc.fabric.library import NAME, library
+    from optcc.fabric.played import NAME, library
 
     built = os.environ.get("PLAYED_LIBRARY")  # of a test that is about the library: sanitizers, mutants
     folder = Path(built) if built else library()
@@ -171,7 +171,7 @@ def network() -> Iterator[Any]:
     if "OPTCC_LAB" not in os.environ:
         pytest.skip("cuts links and loses packets, which only soft NICs may suffer (LAB=1 make test-verbs)")
     if _PLAYED:
-        from optcc.fabric.network import PlayedNetwork
+        from optcc.fabric.played import PlayedNetwork
 
         played = PlayedNetwork()
         yield played

@@ -9,7 +9,7 @@ import pytest
 
 from optcc.runtime.control.launch import Session
 from optcc.runtime.control.overseer import Overseer
-from optcc.runtime.evidence.verdicts import left_of
+from optcc.runtime.evidence.probing import left_of
 from optcc.runtime.messages import Strike
 from tests.failover_rig import Rig
 from tests.failover_runs import InconclusiveError, all_right, of, rings
