@@ -145,9 +145,9 @@ def page(gloo: dict[str, tuple[str, str]], ours: dict[str, tuple[str, str]]) -> 
     lines = [
         "# torch's own tests against the backend",
         "",
-        f"Made by `python -m tools.torch_tests`: all {len(gloo)} of `torch.testing._internal.distributed.distributed_test`",
-        f"are run over Gloo, {RANKS} ranks on the CPU; those that do not skip themselves then apply, and are run again with",
-        "the backend optcc. Tests of groups, which torch runs with 8 ranks or not at all, are run with these, too.",
+        f"Made by `python -m tools.torch_tests`: all {len(gloo)} tests of torch's own `distributed_test` are run over Gloo,",
+        f"{RANKS} ranks on the CPU; those that do not skip themselves then apply, and are run again with the backend",
+        "optcc. Tests of groups, which torch runs with 8 ranks or not at all, are run with these, too.",
         "",
         f"torch {torch.__version__}: {len(ours)} apply, {len(passed)} of them pass over optcc, and",
         f"{sum(state == 'passed' for state, _ in gloo.values())} over Gloo.",
