@@ -145,7 +145,7 @@ def page(gloo: dict[str, tuple[str, str]], ours: dict[str, tuple[str, str]]) -> 
     lines = [
         "# torch's own tests against the backend",
         "",
-        f"Made by `python -m tools.torch_tests`: all {len(gloo)} tests of torch's own `distributed_test` are run over Gloo,",
+        f"Made by `python -m tools.torch_tests`: all {len(gloo)} of torch's `distributed_test` are run over Gloo,",
         f"{RANKS} ranks on the CPU; those that do not skip themselves then apply, and are run again with the backend",
         "optcc. Tests of groups, which torch runs with 8 ranks or not at all, are run with these, too.",
         "",
