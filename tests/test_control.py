@@ -25,13 +25,22 @@ from optcc.runtime.messages import PIECE, AskCall, Broken, Halt, Payload, Post, 
 from tests.control_star import eventually, member, opened, parcel, star, together, verdict, works
 
 
-def test_a_large_parcel_arrives_whole() -> None:
+def test_a_large_parcel_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     data = np.random.default_rng(1).bytes(40_000_001)
     with star(2) as (hub, members):
         asked: list[bool] = []
         members[1].on_ask = lambda operation: asked.append(bool(members[1].parcels))
+        write, pieces = hub._board._write, []
+
+        def written(rank: int, sent: bytes) -> None:
+            write(rank, sent)
+            if rank == 1 and sent.startswith(PIECE):
+                pieces.append(rank)
+                if len(pieces) == 3:  # what is said in between is heard in between
+                    write(1, encode(AskCall(1)))
+
+        monkeypatch.setattr(hub._board, "_write", written)
         hub.ship(data)
-        hub._send([1], AskCall(1))  # in between is heard in between
         got = together(*(lambda c=c: parcel(c) for c in members))
         assert got == [data, data]
         assert asked == [False]

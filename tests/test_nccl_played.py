@@ -59,7 +59,6 @@ def test_a_call_takes_from_the_first_start_to_the_last_end(tmp_path: Path) -> No
     assert (
         "goes on; torch tells of NCCL's error on nodes 2, first after 0.5 s; exact |" in bench.breaks_table([found])[2]
     )
-    assert "Got N" in bench.page([found])
 
 
 @pytest.mark.parametrize(

@@ -37,15 +37,15 @@ class Walk(NamedTuple):
 
 
 BUDGETS = {
-    "bound of a preset": Walk(15, 10),
-    "bound of an XML": Walk(40, 16),
+    "bound of a preset": Walk(14, 10),
+    "bound of an XML": Walk(18, 16),
     "bound in Python": Walk(5, 5),
-    "plan": Walk(52, 15),
-    "XML to cluster": Walk(32, 12),
-    "all_reduce, first": Walk(77, 30),
-    "all_reduce, steady": Walk(31, 12),
-    "torch backend, steady": Walk(34, 14),
-    "DDP hook, first step": Walk(50, 20),
+    "plan": Walk(27, 15),
+    "XML to cluster": Walk(11, 11),
+    "all_reduce, first": Walk(70, 30),
+    "all_reduce, steady": Walk(30, 12),
+    "torch backend, steady": Walk(33, 14),
+    "DDP hook, first step": Walk(29, 20),
 }
 """Of walks with several ranks three more than they take, since waiting for each other takes some."""
 
