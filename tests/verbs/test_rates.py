@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from optcc.machine.workers import processes
+from optcc.runtime.control import launch
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Session
 from optcc.runtime.verbs.settings import VerbsSettings
@@ -98,7 +98,7 @@ def test_transfers_leave_in_the_plans_order_whichever_ranks_they_are_for(
     """Transfers to several ranks are ready for a NIC at once. Where they share it, the first one arrives too late."""
     from lab.allreduce import Forked
 
-    monkeypatch.setattr(processes, "start_rank", Forked)
+    monkeypatch.setattr(launch, "start_rank", Forked)
     recipe, slower, seconds = PLANS[plan]
     rates = [Fraction(10**10, 8) / (1 if nic else slower) for nic in range(8)]
     for nic, rate in enumerate(rates):
