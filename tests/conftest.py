@@ -143,7 +143,7 @@ _MISSING = {
     "cc": "no cc or no g++ (apt-get install g++)",
     "torch": "no torch (make torch installs it)",
     "perftest": "no perftest or no infiniband/verbs.h (apt-get install perftest libibverbs-dev)",
-    "ucx": "no ucx_perftest (apt-get install ucx-utils)",
+    "ucx": "no ucx_perftest (apt-get install ucx-utils), or no /sys, without which UCX aborts",
     "prometheus": "no prometheus or no promtool (tools/programs.sh .venv prometheus unpacks Debian's)",
     "loggopsim": "no LogGOPSim or no txt2bin on the path (github.com/spcl/LogGOPSim)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs them)",
@@ -160,7 +160,7 @@ def _present(hardware: str) -> bool:
     if hardware == "perftest":
         return shutil.which("ib_write_bw") is not None and os.path.exists("/usr/include/infiniband/verbs.h")
     if hardware == "ucx":
-        return shutil.which("ucx_perftest") is not None
+        return shutil.which("ucx_perftest") is not None and Path("/sys/class").exists()
     if hardware == "prometheus":
         from tools.prometheus import program
 
