@@ -160,7 +160,7 @@ def _present(hardware: str) -> bool:
     if hardware == "perftest":
         return shutil.which("ib_write_bw") is not None and os.path.exists("/usr/include/infiniband/verbs.h")
     if hardware == "ucx":
-        return shutil.which("ucx_perftest") is not None and Path("/sys/class").exists()
+        return shutil.which("ucx_perftest") is not None and os.path.exists("/sys/class")
     if hardware == "prometheus":
         from tools.prometheus import program
 
