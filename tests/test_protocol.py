@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from optcc.runtime.protocol import Receiver, Sender
-from optcc.runtime.protocol.events import Event
+from optcc.runtime.protocol.events import Ask, Event, Expired, Found
+from optcc.runtime.protocol.receiver import ReceiverState
+from optcc.runtime.protocol.sender import SenderState
 from optcc.runtime.protocol.table import Commands, Machine
 from tests.protocol_interleavings import SEED, interleavings, too_rare
 from tests.protocol_net import FIRST, Net
@@ -52,6 +54,16 @@ def traced(kind: type[Machine], taken: Counter[Any]) -> Any:
     return Traced
 
 
+OF_RETURNS = {
+    SenderState.WAITING,
+    (SenderState.STRANDED, Found),
+    (SenderState.STRANDED, Expired),
+    (ReceiverState.CUT, Ask, ReceiverState.OPEN),
+}
+"""States, events in a state, and transitions of a wire that comes back: the world has none that does, and
+`test_protocol_sender` and `test_protocol_receiver` play each of them."""
+
+
 @pytest.mark.long
 def test_the_world_takes_every_transition_and_no_other() -> None:
     by_kind: dict[type[Machine], Counter[Any]] = {Sender: Counter(), Receiver: Counter()}
@@ -59,8 +71,10 @@ def test_the_world_takes_every_transition_and_no_other() -> None:
     for kind, taken in by_kind.items():
         declared = {(state, event, to) for (state, event), rule in kind.TABLE.items() for to in rule.to}
         assert set(taken) - declared == set()
-        assert {(s, e.__name__, t) for s, e, t in declared - set(taken) if s != t} == set()
+        here = {(s, e, t) for s, e, t in declared if not {s, t, (s, e), (s, e, t)} & OF_RETURNS}
+        assert {(s, e.__name__, t) for s, e, t in here - set(taken) if s != t} == set()
         at_work = {key for key, rule in kind.TABLE.items() if rule.does.__name__ != "_ignore"}
+        at_work = {(s, e) for s, e in at_work if s not in OF_RETURNS and (s, e) not in OF_RETURNS}
         assert {(s, e.__name__) for s, e in at_work - {key[:2] for key in taken}} == set()
 
 
