@@ -89,8 +89,10 @@ def main() -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]), world, rank == 0)
     said: dict[str, Any] = {}
+    groups = []  # a group whose last user is a callback on its own thread would end by joining that thread (torch 2.13)
     for name in ("gloo", "optcc"):
         dist.init_process_group(name, store=store, rank=rank, world_size=world, timeout=timedelta(seconds=120))
+        groups.append(dist.group.WORLD)
         said[name] = {"gathered": gathered(), "nested": nested(1, 0), "powersgd": powersgd(25.0)}
         if name == "optcc":
             said["busy"] = [nested(depth, 3) for depth in (1, 2, 3)]
@@ -99,6 +101,7 @@ def main() -> None:
             said["kept"] = optcc.pytorch.communicator_of()._options.reproducible
         dist.destroy_process_group()
     print(json.dumps(said), flush=True)
+    del groups
 
 
 if __name__ == "__main__":
