@@ -266,7 +266,7 @@ def test_lanes_out_of_range(lanes: int) -> None:
         replace(recipe, lanes=lanes).check(slow(Fraction(1, 2)))
 
 
-# Direct exchange among pods: what it sends over uplinks, where they have room for it, and that steps spare them.
+# Direct exchange among pods: bytes over uplinks; steps leave room on uplinks.
 
 
 def with_dead(servers: int, nics: int = 8, dead: int = 0) -> Cluster:

@@ -10,7 +10,7 @@ first served), and pauses. It moves bytes no faster than its own cap and its fai
 releases the lock and increments a counter, at once or a delay later. Resources are links, ports and memories; they are
 shared max-min fairly by those who move at the moment.
 
-All that is compiled of this is in this file, because what is kept looks at no other when it decides whether to compile
+The compiled clock is in this file alone: a kept compilation looks at no other file when it decides whether to compile
 again.
 """
 

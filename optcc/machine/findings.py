@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, packages_distributions, ver
 
 @dataclass(frozen=True)
 class PartFinding:
-    """One part: is it here, what was seen, what it gives, and how to get it when it is not here."""
+    """One part of an installation: whether the part is here, what was seen, what the part gives, how to get it."""
 
     part: str
     present: bool
