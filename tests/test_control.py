@@ -277,3 +277,14 @@ def test_a_rank_does_not_wait_for_ever_for_a_hub_to_hang_up() -> None:
     rank.hang_up(0.01)
     rank.__exit__()
     far.close()
+
+
+@pytest.mark.parametrize(("error", "logged"), [(ConnectionResetError(), 0), (ValueError("a fault of ours"), 1)])
+def test_a_reset_connection_that_nobody_waits_for_says_nothing(
+    error: Exception, logged: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    with star(3) as (hub, members):
+        loop = hub._board._loop
+        loop.call_soon_threadsafe(loop.call_exception_handler, {"message": "never retrieved", "exception": error})
+        assert works(hub, members)
+    assert len(caplog.records) == logged

@@ -244,6 +244,12 @@ class _Line(NamedTuple):
     seal: Seal
 
 
+def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody has waited for. That a rank's connection was reset is not news: it is `Gone`."""
+    if not isinstance(context.get("exception"), ConnectionError):
+        loop.default_exception_handler(context)
+
+
 class Router:
     """Connects the hub of `ranks` ranks with them; what they say to the hub comes into `inbox`.
 
@@ -337,6 +343,7 @@ class Router:
 
     async def _main(self) -> None:
         self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._loop.set_exception_handler(_unheard)
         if self._door and self._listener:
             admission = Admission(
                 self._listener,
