@@ -84,8 +84,9 @@ PROGRAMS ?= g++ perftest ucx coq ns3 torch prometheus
 programs: $(VENV)/ready-dev
 	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
 
-# On all cores, a file at a time, since what a file sets up is dear. REQUIRE="coq torch": fail where these are missing.
-PYTEST = $(BIN)/pytest -n auto --dist loadfile $(addprefix --require=,$(REQUIRE))
+# On all cores, a file at a time, since what a file sets up is dear. REQUIRE="coq torch": fail where these are missing;
+# SEED=7: the random cases of this seed.
+PYTEST = tools/tests.sh $(BIN)/pytest -n auto --dist loadfile $(addprefix --require=,$(REQUIRE)) $(addprefix --hypothesis-seed=,$(SEED))
 test: programs lint
 	$(PYTEST)
 
