@@ -16,6 +16,7 @@ from optcc.errors import InfeasibleError, InputError
 from optcc.plans.plan import Plan
 from optcc.theory import check_bound, lower_bound, program_bound
 from optcc.theory.bound_program import BoundProgram, round_dual
+from optcc.theory.bounds import scope_of
 from optcc.theory.certificates import check_dual
 from optcc.theory.program_network import build_network
 from optcc.theory.sensitivity import gains_per_rate, repair_first
@@ -88,6 +89,28 @@ def test_optimum_is_below_the_plans_fluid_time(cluster: Cluster) -> None:
     assert bound.seconds <= plan.fluid_s * (1 + Fraction(1, 10**6))
     optcc.verify(plan.schedule())
     assert Plan.from_json(plan.to_json()) == plan
+
+
+rates = st.integers(1, 4).map(Fraction)
+two_way_rails = st.integers(1, 3).flatmap(
+    lambda rails: st.lists(st.lists(st.tuples(rates, rates), min_size=rails, max_size=rails), min_size=3, max_size=5)
+)
+
+
+@examples(60)
+@given(servers=two_way_rails)
+def test_rails_of_unequal_rates_bind_every_protocol(servers: list[list[tuple[Fraction, Fraction]]]) -> None:
+    """Whatever the rates in and out."""
+    cluster = Cluster(
+        tuple(
+            Server(f"server{s}", tuple(Nic(f"nic{rail}", *both, rail=rail) for rail, both in enumerate(nics)))
+            for s, nics in enumerate(servers)
+        ),
+        fabric=Fabric(rails=True),
+    )
+    bound = solved(cluster)
+    assert scope_of(cluster, bound.certificate).every_protocol
+    check_bound(cluster, bound)
 
 
 def test_disconnected_rails_are_infeasible() -> None:

@@ -11,14 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from optcc.errors import CertificateError
-from optcc.theory import check_bound, lower_bound
-from optcc.theory.bound_program import BoundProgram, Solution, round_dual
-from optcc.theory.certificates import check_dual, check_primal
+from optcc.theory import check_bound, lower_bound, program_bound
+from optcc.theory.bound_program import BoundProgram, Solution, gap_to_every_protocol, round_dual
+from optcc.theory.bounds import Scope, scope_of
+from optcc.theory.certificates import check_dual, check_primal, holds_for_every_protocol
 from optcc.theory.program_network import build_network
-from optcc.values.bound import LARGEST_GAP, ProgramCertificate
+from optcc.values.bound import LARGEST_GAP, DualCut, ProgramCertificate
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.effort import examples
-from tests.rail_clusters import networks, on_rails, solved
+from tests.rail_clusters import N, networks, on_rails, solved
 
 
 @examples(60)
@@ -112,3 +113,43 @@ def test_a_wider_margin_where_the_solvers_tolerance_eats_up_the_first() -> None:
     fabric = Fabric(rails=True, spine=Fraction(2), pod_oversubscription=Fraction(2))
     cluster = Cluster((server("server0", 0, 3, "0"), server("server1", 1, 9, "1")), fabric=fabric, gpu_ranks=True)
     check_bound(cluster, lower_bound(cluster, 2**20))
+
+
+def two_gpus_each() -> Cluster:
+    """Five servers of two GPUs, whose NICs differ in and out: no certificate of theirs binds every protocol."""
+    nics = [[(3, 1), (4, 2)], [(1, 4), (2, 2)], [(4, 3), (1, 1)], [(2, 4), (3, 1)], [(1, 2), (4, 4)]]
+    return Cluster(
+        tuple(
+            Server(
+                f"server{s}",
+                tuple(Nic(f"nic{g}", Fraction(o), Fraction(i), rail=g, gpu=g) for g, (o, i) in enumerate(own)),
+                2,
+                Fraction(9),
+            )
+            for s, own in enumerate(nics)
+        ),
+        fabric=Fabric(rails=True),
+        gpu_ranks=True,
+    )
+
+
+def test_who_is_bound_is_told_from_the_cuts() -> None:
+    """A reduce cut around several ranks binds schedules only, but where a broadcast cut around the others has as much
+    weight."""
+    network = build_network(on_rails([[1, 2], [2, 2], [2, 1]]))
+    cut = DualCut("reduce", 0, (1, 2), 7)
+    others = DualCut("broadcast", 0, (0,), 7)
+    assert holds_for_every_protocol(network, [DualCut("reduce", 0, (0,), 7), DualCut("broadcast", 1, (0, 2), 3)])
+    assert holds_for_every_protocol(network, [cut, others])
+    assert not holds_for_every_protocol(network, [cut])
+    assert not holds_for_every_protocol(network, [cut, replace(others, weight=6)])
+    assert not holds_for_every_protocol(network, [cut, replace(others, seen_from=1)])
+    assert not holds_for_every_protocol(network, [cut, replace(others, inside=(0, 1))])
+
+
+def test_a_bound_of_schedules_alone_says_so() -> None:
+    cluster = two_gpus_each()
+    bound = program_bound(cluster, N)
+    check_bound(cluster, bound)
+    assert scope_of(cluster, bound.certificate) == Scope(False, ("linear-program", "tree-pairs"))
+    assert 1e-6 < gap_to_every_protocol(cluster) < 1

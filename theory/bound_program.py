@@ -5,10 +5,13 @@ per element) under this condition. Its capacity splits into a broadcast part and
 weights r >= 0 of sum R. For every set S of ranks, r(S) plus the broadcast capacity into S is at least R, and so is r(S)
 plus the reduce capacity out of S. The condition is necessary and sufficient (Edmonds, "Edge-disjoint branchings", 1973;
 max-flow min-cut makes cuts of flows). What the ways between ranks use of NICs, rails, NVLink ports and uplinks is
-linear, so the largest R is a linear program, and T = n / R. Proof id linear-program in proofs/README.md. Where
-capacities are equal both ways (id bidirected) or only ranks have limits (id attained), no protocol is faster, coded or
-not. This holds for sums over a finite abelian group. In general, optimality over schedules that forward and add rests
-on id tree-pairs, checked for P <= 6 and conjectured beyond; nothing is known of coded protocols.
+linear, so the largest R is a linear program, and T = n / R. Proof id linear-program in proofs/README.md.
+
+For sums over a finite abelian group no protocol is faster, coded or not, where capacities are equal both ways (id
+bidirected), where only ranks have limits (id attained), and where a dual has only cuts that hold for every protocol (id
+half-program). So elsewhere the program is solved again with no other cuts, and where that gives the same rate, its dual
+is the certificate: on all rails with unequal rates that were tried. In general, optimality over schedules that forward
+and add rests on id tree-pairs, checked for P <= 6 and conjectured beyond.
 
 Only violated cuts are generated. Solve, round to whole numbers, find each rank's flow from the roots, add the least cut
 where a flow falls short; repeat. The solver is HiGHS' interior-point method without crossover. It ends in the middle of
@@ -24,6 +27,7 @@ two to load, longer than most of these to solve.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -58,7 +62,7 @@ from optcc.theory.program_network import (
     Network,
     require_connected,
 )
-from optcc.values.bound import DualCut, PrimalFlow, ProgramCertificate, ProgramPrimal
+from optcc.values.bound import LARGEST_GAP, DualCut, PrimalFlow, ProgramCertificate, ProgramPrimal
 from optcc.values.cluster import Cluster
 
 MARGINS = (1e-7, 3e-7, 6e-7)
@@ -69,6 +73,9 @@ where the solver's tolerance has eaten up the one before.
 MAX_ROUNDS = 60
 """After these the program gives up: no cluster of docs/bench-program.md takes more than 2."""
 Floats = NDArray[np.float64]
+WHOLE_CUT_FLOWS = 400
+"""Flows that are tried for sets that too little enters, a millisecond or so each; larger programs keep to single ranks.
+With half as many, fewer certificates of pods and GPUs bind every protocol."""
 LIMIT_S = 60.0
 """Of one attempt; the largest of docs/bench-program.md takes two seconds."""
 COARSE_BITS, FINE_BITS = 30, 12
@@ -101,6 +108,10 @@ def _of_a_byte(cluster: Cluster, collective: CollectiveKind, root: str | None) -
     rate = check_dual(network, dual, collective, at)
     reached = check_primal(network, solution.primal, collective, at)
     demand_gap(rate, reached)
+    if collective is ALLREDUCE and network.reverse is None:
+        universal, no_more = _every_protocol(network)
+        if no_more <= reached * (1 + LARGEST_GAP):
+            dual, rate = universal, no_more
     return ProgramCertificate(
         rate=rate,
         reached=reached,
@@ -116,6 +127,21 @@ def _of_a_byte(cluster: Cluster, collective: CollectiveKind, root: str | None) -
         root=root,
         primal=_plain(solution.primal),
     )
+
+
+def _every_protocol(network: Network) -> tuple[Dual, Fraction]:
+    """A dual of cuts that hold for every protocol, and the rate that it excludes more than."""
+    dual = round_dual(network, BoundProgram(network, every_protocol=True).solve())
+    return dual, check_dual(network, dual)
+
+
+def gap_to_every_protocol(cluster: Cluster) -> Fraction:
+    """By how much of it a protocol might be faster than the rate of `certify`, where that does not bind every protocol.
+
+    For AllReduce with rates that differ in and out; solved, and not part of any certificate.
+    """
+    network, _ = rooted_network(cluster, ALLREDUCE, None)
+    return _every_protocol(network)[1] / _of_a_byte(cluster, ALLREDUCE, None).reached - 1
 
 
 def _plain(primal: Primal) -> ProgramPrimal:
@@ -186,10 +212,15 @@ class _Point:
 class BoundProgram:
     """Solves one network for one collective, rooted at rank type `root` where it has one root.
 
+    every_protocol : only what holds for every protocol: all cuts of the broadcast half, of the reduce half those around
+        single ranks, and that R or more enters each rank in both halves together. The reduce half has no flows then,
+        and the primal reaches nothing
     `views` holds the network as each rank type sees it.
     """
 
-    def __init__(self, network: Network, collective: CollectiveKind = ALLREDUCE, root: int = 0) -> None:
+    def __init__(
+        self, network: Network, collective: CollectiveKind = ALLREDUCE, root: int = 0, *, every_protocol: bool = False
+    ) -> None:
         self.network, self.collective, self.root = network, collective, root
         self.weights = collective.weights(network, root)
         self.views = views_of(network)
@@ -197,8 +228,10 @@ class BoundProgram:
         # With rates in and out equal, reduce can be broadcast backwards: one set of capacities serves both.
         self.mirror = network.reverse if len(collective.sides) == 2 else None
         self.sides = collective.sides if self.mirror is None else (BROADCAST_SIDE,)
-        self._cuts: list[Cut] = []
-        self._seen: set[tuple[int, bool, bytes]] = set()
+        self._every_protocol = every_protocol
+        self._flow_sides = (BROADCAST_SIDE,) if every_protocol else self.sides
+        self._cuts: list[tuple[Cut, ...]] = []  # of each row
+        self._seen: set[tuple[tuple[int, bool, bytes], ...]] = set()
         self._rows: list[csr_array] = []
         self._margins = list(MARGINS)
 
@@ -209,36 +242,43 @@ class BoundProgram:
             alone = np.arange(view.nodes) == 0
             for side in self.sides:
                 self._add(Cut(index, alone, side))
-                self._add(Cut(index, ~alone, side))
+                if side in self._flow_sides:
+                    self._add(Cut(index, ~alone, side))
+            if self._every_protocol:
+                self._add(Cut(index, alone, BROADCAST_SIDE), Cut(index, ~alone, REDUCE_SIDE))
         for rounds in range(1, MAX_ROUNDS + 1):
             point = self._solve_once(vertex=False)
             primal, short = self._round(point)
             if not short:
                 vertex = self._solve_once(vertex=True)
-                return Solution(primal, tuple(self._cuts), vertex.cut_prices, vertex.prices, rounds)
-            if not sum(self._add(cut) for cut in short):
+                cuts = tuple(cut for together in self._cuts for cut in together)
+                each = np.repeat(vertex.cut_prices, [len(together) for together in self._cuts])
+                return Solution(primal, cuts, each, vertex.prices, rounds)
+            if not sum(self._add(*together) for together in short):
                 self._margins.pop(0)
                 if not self._margins:
                     raise ProgramError("a cut that the solver was given is violated")
         raise ProgramError(f"cuts did not settle in {MAX_ROUNDS} rounds")
 
-    def _add(self, cut: Cut) -> bool:
-        """Add a cut unless it is there already; True when it is new."""
-        key = (cut.view, cut.reduce, cut.inside.tobytes())
-        if key in self._seen or not cut.inside.any():
+    def _add(self, *together: Cut) -> bool:
+        """Add cuts, as one row that says that their sum holds, unless it is there already; True when it is new."""
+        key = tuple((cut.view, cut.reduce, cut.inside.tobytes()) for cut in together)
+        if key in self._seen or not all(cut.inside.any() for cut in together):
             return False
-        if self.weights is not None:
-            outside = self.views[cut.view].members(~cut.inside, len(self.network.rank_types))
-            if not outside @ self.weights:  # all roots are inside: nothing need enter, and the margin would demand it
-                return False
+        types = len(self.network.rank_types)
+        members = [self.views[cut.view].members(cut.inside, types) for cut in together]
+        if self.weights is not None and not (self.network.multiplicity - members[0]) @ self.weights:
+            return False  # all roots are inside: nothing need enter, and the margin would demand it
         self._seen.add(key)
-        self._cuts.append(cut)
-        view, network = self.views[cut.view], self.network
-        crossing = view.leaving(cut.inside) if cut.reduce else view.entering(cut.inside)
-        ways = crossing[network.way_orbit].astype(np.float64)
-        halves = [ways if side == cut.reduce else np.zeros(len(ways)) for side in self.sides]
-        roots = view.members(cut.inside, len(network.rank_types))
-        self._rows.append(csr_array(np.concatenate(([-1.0], roots, *halves))[None, :]))
+        self._cuts.append(together)
+        row = np.zeros(1 + types + len(self.sides) * len(self.network.way_orbit))
+        for cut, inside in zip(together, members, strict=True):
+            view = self.views[cut.view]
+            crossing = view.leaving(cut.inside) if cut.reduce else view.entering(cut.inside)
+            ways = crossing[self.network.way_orbit].astype(np.float64)
+            halves = [ways if side == cut.reduce else np.zeros(len(ways)) for side in self.sides]
+            row += np.concatenate(([-1.0], inside, *halves))
+        self._rows.append(csr_array(row[None, :]))
         return True
 
     def _solve_once(self, *, vertex: bool) -> _Point:
@@ -256,8 +296,8 @@ class BoundProgram:
             roots[:, 0] = -self.weights / (network.multiplicity @ self.weights)
             roots[:, 1 : 1 + types] = np.eye(types)
         scale = self.rates.min()  # the solver's tolerances are absolute: make the smallest rate 1
-        low = np.concatenate([np.zeros(len(self._cuts)), np.full(len(self.rates), -np.inf), np.zeros(len(roots))])
-        high = np.concatenate([np.full(len(self._cuts), np.inf), self.rates / scale, np.zeros(len(roots))])
+        low = np.concatenate([np.zeros(len(self._rows)), np.full(len(self.rates), -np.inf), np.zeros(len(roots))])
+        high = np.concatenate([np.full(len(self._rows), np.inf), self.rates / scale, np.zeros(len(roots))])
         rows = vstack([cuts, load, csr_array(roots)]).tocsr()
         found = maximised(np.eye(1, load.shape[1])[0], rows, low, high, vertex=vertex)
         if found is None:
@@ -271,12 +311,12 @@ class BoundProgram:
             broadcast=halves.get(BROADCAST_SIDE, np.zeros(ways)),
             reduce=halves.get(REDUCE_SIDE, np.zeros(ways)),
             roots=value[1 : 1 + types],
-            cut_prices=prices[: len(self._cuts)],
-            prices=prices[len(self._cuts) :][: len(self.rates)],
+            cut_prices=prices[: len(self._rows)],
+            prices=prices[len(self._rows) :][: len(self.rates)],
         )
 
-    def _round(self, point: _Point) -> tuple[Primal, list[Cut]]:
-        """The point in whole numbers, within every resource, and the cuts that keep a rank from its flow of R."""
+    def _round(self, point: _Point) -> tuple[Primal, list[tuple[Cut, ...]]]:
+        """The point in whole numbers, within every resource, and the rows that keep a rank from its flow of R."""
         unit = Fraction(point.rate) / 2 ** (COARSE_BITS + FINE_BITS)
         load = np.asarray(self.network.use @ (point.broadcast + point.reduce)) / self.rates
         shrink = (1 - 1e-12) / max(1.0, float(load.max())) / float(unit)
@@ -287,17 +327,31 @@ class BoundProgram:
         )
         if self.weights is not None:  # equal in whole numbers too
             roots = self.weights * int(roots[self.weights > 0].min())
-        total, flows, short = int(self.network.multiplicity @ roots), {}, []
+        total, flows = int(self.network.multiplicity @ roots), {}
+        short: list[tuple[Cut, ...]] = []
         for index, view in enumerate(self.views):
-            for side in self.sides:
+            for side in self._flow_sides:
                 capacity = view.capacity(self.network, reduce if side else broadcast)
                 flow, inside = flow_into(capacity.T if side else capacity, roots[view.node_type] * view.size)
                 flows[index, side] = flow
                 if flow[:, 0].sum() < total:
-                    short.append(Cut(index, inside, side))
+                    short.append((Cut(index, inside, side),))
             if self.mirror is not None:
                 flows[index, REDUCE_SIDE] = flows[index, BROADCAST_SIDE]
+        if self._every_protocol and not short and len(self.views) * self.views[0].nodes <= WHOLE_CUT_FLOWS:
+            short = list(self._whole_cuts(broadcast + reduce, total))
         return Primal(unit, broadcast, reduce, roots, flows), short
+
+    def _whole_cuts(self, capacity: NDArray[np.int64], total: int) -> Iterator[tuple[Cut, Cut]]:
+        """Sets that less than `total` enters from some node, of both halves' `capacity` of each way together."""
+        for index, view in enumerate(self.views):
+            between = view.capacity(self.network, capacity)
+            for source in range(1, view.nodes):
+                supply = np.zeros(view.nodes, np.int64)
+                supply[source] = total
+                flow, inside = flow_into(between, supply)
+                if flow[:, 0].sum() < total and not inside.all():
+                    yield Cut(index, inside, BROADCAST_SIDE), Cut(index, ~inside, REDUCE_SIDE)
 
     def _check_connected(self) -> None:
         """Raise InfeasibleError unless every rank reaches every other (or the root reaches, or is reached by, all).

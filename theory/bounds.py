@@ -11,9 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from typing import NamedTuple
 
 from optcc.errors import InfeasibleError, InputError
-from optcc.values.bound import Bound, Certificate, Direction, Price, in_words
+from optcc.values.bound import Bound, Certificate, Direction, Price, ProgramCertificate, in_words
 from optcc.values.cluster import Cluster, Rank
 from optcc.values.units import MAX_BYTES
 
@@ -72,6 +73,50 @@ def program_bound(cluster: Cluster, nbytes: int, collective: str = "allreduce", 
         certificate=certificate,
         fault_free=fault_free,
     )
+
+
+class Scope(NamedTuple):
+    """What no protocol of a kind is faster than, by a certificate. `proof_ids` are rows of proofs/README.md.
+
+    every_protocol : coded, interactive and randomised ones, too, that sum over a finite abelian group; else schedules
+        that forward and add
+    """
+
+    every_protocol: bool
+    proof_ids: tuple[str, ...]
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        who = "every protocol that sums, coded or not" if self.every_protocol else "schedules that forward and add"
+        return f"{who} (proof id {', '.join(self.proof_ids)})"
+
+
+def scope_of(cluster: Cluster, certificate: Certificate | ProgramCertificate) -> Scope:
+    """Whom the certificate of a bound on `cluster` binds, told from its cuts alone: nothing is solved.
+
+    Example
+    -------
+    >>> from fractions import Fraction
+    >>> from optcc import load_topology, lower_bound
+    >>> rails = load_topology("uniform:servers=4,nics=2,rate=400Gb/s,fabric=rails").cluster.degrade("server0/nic0")
+    >>> scope_of(rails, lower_bound(rails, 2**20).certificate)
+    Scope(every_protocol=True, proof_ids=('bidirected',))
+    """
+    if isinstance(certificate, Certificate):
+        return Scope(True, ("cut",) if certificate.kind == "cut" else ("coding",))
+    from optcc.theory.certificates import holds_for_every_protocol, rooted_network
+    from optcc.theory.program_network import collective_named
+
+    kind = collective_named(certificate.collective)
+    if len(kind.sides) == 1:
+        return Scope(True, ("collectives",))
+    network, _ = rooted_network(cluster, kind, certificate.root)
+    if network.reverse is not None:
+        return Scope(True, ("bidirected",))
+    if holds_for_every_protocol(network, certificate.cuts):
+        return Scope(True, ("half-program",))
+    return Scope(False, ("linear-program", "tree-pairs"))
 
 
 def dearest(prices: tuple[Price, ...]) -> str:

@@ -14,6 +14,7 @@ solution is found (`optcc.theory.bound_program` does that).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -32,7 +33,7 @@ from optcc.theory.program_network import (
     collective_named,
     view_from,
 )
-from optcc.values.bound import LARGEST_GAP, Price, ProgramCertificate, ProgramPrimal
+from optcc.values.bound import LARGEST_GAP, DualCut, Price, ProgramCertificate, ProgramPrimal
 from optcc.values.cluster import Cluster
 
 NEGLIGIBLE = Fraction(1, 10**6)
@@ -178,6 +179,24 @@ def least_left_out(network: Network, left_out: list[Fraction], collective: Colle
         return min(left_out)
     shares = [int(w * m) for w, m in zip(weights, network.multiplicity, strict=True)]
     return sum((share * out for share, out in zip(shares, left_out, strict=True)), Fraction(0)) / sum(shares)
+
+
+def holds_for_every_protocol(network: Network, cuts: Sequence[DualCut]) -> bool:
+    """Whether an AllReduce's dual has only cuts that hold for every protocol that sums over a finite abelian group.
+
+    They are those of the broadcast half, and of the reduce half those around one rank, and those that have as much
+    weight as the broadcast cut around all other ranks: together they say that n bytes enter these, in either half.
+    Proof id half-program.
+    """
+    everybody = [frozenset(range(view.nodes)) for view in views_of(network)]
+    spare: Counter[tuple[int, frozenset[int]]] = Counter()
+    for cut in cuts:
+        inside = frozenset(cut.inside)
+        if cut.side == "broadcast":
+            spare[cut.seen_from, inside] += cut.weight
+        elif inside != {0}:  # node 0 of a view is one rank
+            spare[cut.seen_from, everybody[cut.seen_from] - inside] -= cut.weight
+    return min(spare.values(), default=0) >= 0
 
 
 def payments(network: Network, prices: Sequence[int]) -> NDArray[np.object_]:

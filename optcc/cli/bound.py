@@ -75,6 +75,7 @@ def bound(
     from optcc.reports.console import print_bound, print_costs, print_repairs, print_together, working
     from optcc.theory.bound_costs import bound_with_costs
     from optcc.theory.bound_file import bound_file
+    from optcc.theory.bounds import scope_of
     from optcc.values.bound import repairs_json, together_json
 
     if file is not None:
@@ -116,6 +117,11 @@ def bound(
 
     def show() -> None:
         print_bound(least, cluster)
+        if not scope_of(cluster, least.certificate).every_protocol:
+            from optcc.theory.bound_program import gap_to_every_protocol  # with its solver
+
+            gap = float(gap_to_every_protocol(cluster))
+            click.echo(f"binds every protocol, coded ones too, but for {100 * gap:.3g} % of the rate")
         if found is not None:
             print_costs(found)
         if repair_first:

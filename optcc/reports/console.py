@@ -129,6 +129,8 @@ SHOWN_SERVERS = 4
 
 def print_bound(bound: Bound, cluster: Cluster) -> None:
     """A few lines: bound, fault-free, overhead, bottleneck, certificate."""
+    from optcc.theory.bounds import scope_of
+
     cert = bound.certificate
     table = plain_table()
     who = "GPUs" if cluster.gpu_ranks else "servers"
@@ -149,6 +151,7 @@ def print_bound(bound: Bound, cluster: Cluster) -> None:
             table.add_row("", f"and {len(cert.prices) - SHOWN_PRICES} more")
         proof = f"exact program: {len(cert.cuts)} weighted cuts, gap {float(cert.gap):.1g}, checked"
         table.add_row("certificate", proof)
+        table.add_row("binds", scope_of(cluster, cert).words)
     elif cert.nbytes:
         moved, rate = format_size(cert.nbytes), format_rate(cert.rate)
         table.add_row("certificate", f"{cert.kind}, closed form: {moved} must pass ports of {rate} ({cert.direction})")

@@ -114,9 +114,8 @@ class ProgramCertificate:
     """The linear program's answer: no schedule of tree pairs moves more than `rate` bytes per second per rank, and
     `reached` is possible.
 
-    For symmetric rates, and for what limits ranks one by one, no protocol does, as `Bound` says; elsewhere no schedule
-    that forwards and adds does by proof id ``tree-pairs``, checked for up to 6 ranks and conjectured beyond. Coded
-    protocols are not excluded. `cuts` and `resource_prices`, over `denominator`, are the dual, which proves `rate`;
+    `optcc.theory.bounds.scope_of` says whether it binds every protocol, as `Bound` says; where not, no schedule that
+    forwards and adds is faster by proof id ``tree-pairs``, checked for up to 6 ranks and conjectured beyond. `cuts` and `resource_prices`, over `denominator`, are the dual, which proves `rate`;
     `prices` tells it in words, dearest first; `primal` proves `reached`, and is None in what a plan file carries.
     `optcc.theory.check_bound` checks them all. Proof id ``linear-program``.
     """
