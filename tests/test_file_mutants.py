@@ -136,8 +136,8 @@ def test_mutants_of_exported_files(name: str, folder: Path, tmp_path: Path, requ
         again = form.parse([path.read_bytes() for path in paths])
         said = judged(lambda rng, tree=again, sums=sums: judge(tree, sums, rng), rng)  # type: ignore[misc]
         assert not said, f"{fault}: called correct, but {said}"
-    if effort.whole:
-        assert verdicts["wrong"] + verdicts["refused"] > verdicts["correct"], verdicts
+    if verdicts.total() >= 50:  # of GOAL's 38 % are correct: six standard deviations
+        assert verdicts["correct"] < 0.75 * verdicts.total(), verdicts
 
 
 def with_id(content: dict[str, Any]) -> bytes:
