@@ -687,8 +687,8 @@ def test_names(name: str, names: list[str], on_card: bool, expected: Standing) -
 # The shapes that topologies have in the field, in fixtures of our own: NCCL and RCCL dumps of all ages, clouds' files.
 #
 # Shapes are those of public files, none of which is copied: NCCL issues 392 (empty link_speed), 507 (V100, numbers of
-# links), 1505 (ports 1 and 2 of one card), 2202 (c2c, Wi-Fi and a tunnel as NICs at 10000); RCCL's tools/topo_expl
-# (models: xgmi, gcn as 910 or gfx942, numaid 3 before 1, cxi at speed 200000000, bond0 at 1000); Azure's topology/ndv*.xml and
+# links), 1505 (ports 1 and 2 of one card), 2202 (c2c, Wi-Fi and a tunnel as NICs at 10000); RCCL's models of topo_expl
+# (xgmi, gcn as 910 or gfx942, numaid 3 before 1, cxi at speed 200000000, bond0 at 1000); Azure's topology/ndv*.xml and
 # AWS's p4d-24xl-topo.xml (PCI devices alone).
 
 
