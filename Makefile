@@ -10,7 +10,8 @@ help:
 	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 750 MB"
 	@echo "make test            lint, types and the test suite, with packages of their own;"
 	@echo "                     PROGRAMS= names what is installed beside them: g++ perftest ucx coq ns3 torch prometheus"
-	@echo "make test-long       the tests that take long, and those on random cases with all their cases"
+	@echo "make test-long       the tests that take long, and those on random cases with a quarter of their cases;"
+	@echo "                     WHOLE=1 make test-long: with all of them, for a night"
 	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
 	@echo "                     WHOLE=1 make test-verbs: with 200 random cuts and 1000 failovers"
@@ -91,7 +92,7 @@ test: programs lint
 	$(PYTEST)
 
 test-long: programs
-	$(PYTEST) --long
+	$(PYTEST) $(if $(WHOLE),--whole,--long)
 
 test-bare:
 	tools/bare_root.sh

@@ -20,10 +20,10 @@ from tests import effort
 CASES = 100
 """Random cases of a test that does not say how many."""
 
-for profile, cases in (("short", CASES // effort.SHARE), ("whole", CASES)):
+for profile, share in effort.SHARES.items():
     settings.register_profile(
         profile,
-        max_examples=cases,
+        max_examples=CASES // share,
         deadline=None,  # shared machines are noisy: time is measured by benchmarks, not by tests
         print_blob=True,
         suppress_health_check=[HealthCheck.too_slow, HealthCheck.differing_executors],
@@ -75,8 +75,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="the tests that take long, and those on random cases with all their cases; without it neither",
+        help="the tests that take long, and those on random cases with a quarter of their cases; else a twentieth",
     )
+    parser.addoption("--whole", action="store_true", help="what --long runs, with all random cases: for a night")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -89,11 +90,12 @@ def pytest_configure(config: pytest.Config) -> None:
         given = getattr(config, "workerinput", {}).get("hypothesis_seed")
         config.option.hypothesis_seed = given or str(secrets.randbelow(2**32))
     os.environ.pop("COLUMNS", None)  # what commands print would be wrapped at the width of who runs the tests
-    effort.whole = config.getoption("--long")
-    settings.load_profile("whole" if effort.whole else "short")
+    config.option.long |= config.option.whole
+    effort.level = "whole" if config.option.whole else "long" if config.option.long else "short"
+    settings.load_profile(effort.level)
     config.addinivalue_line("markers", "long: takes long; only `pytest --long`, which `make test-long` calls, runs it")
     config.addinivalue_line(
-        "markers", "cases: on random cases, but not a test of Hypothesis'; --long runs it with all of them"
+        "markers", "cases: on random cases, but not a test of Hypothesis'; --long runs it with more of them"
     )
     config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
     config.addinivalue_line("markers", "rdma: needs an RDMA device and libibverbs")

@@ -1,7 +1,7 @@
-"""How much a test tries: little in `make test`, all of it in `make test-long`.
+"""How many random cases a test tries: a twentieth in `make test`, a quarter in `make test-long`, all with `--whole`.
 
-`make test` leaves out tests marked ``long`` and draws a twentieth of the random cases of the others. `pytest --long`,
-which `make test-long` runs, takes the tests marked ``long`` and those on random cases, with all their cases.
+`make test` leaves out tests marked ``long``. `pytest --long`, which `make test-long` and CI run, takes those and the
+tests on random cases; ``pytest --whole`` takes the same tests with all their cases, for a night.
 """
 
 from __future__ import annotations
@@ -10,15 +10,16 @@ from typing import Any
 
 from hypothesis import settings
 
-SHARE = 20  # at 10 `make test` takes about one minute of processor time more
+SHARES = {"short": 20, "long": 4, "whole": 1}
+"""One of so many cases is tried; at 10 in place of 20 `make test` takes about one minute of processor time more."""
 
-whole = False
-"""Whether all cases are drawn; set by --long, before the first test is read."""
+level = "short"
+"""Set by --long and --whole, before the first test is read."""
 
 
 def cases(of: int) -> int:
     """How many of `of` random cases are tried now."""
-    return of if whole else -(-of // SHARE)
+    return -(-of // SHARES[level])
 
 
 def examples(of: int, **more: Any) -> settings:

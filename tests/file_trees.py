@@ -175,12 +175,16 @@ def _places(tree: Tree, name: str = "") -> Iterator[tuple[str, Where]]:
 
 
 def broken(tree: Tree, rng: random.Random) -> tuple[Tree, str]:
-    """A copy with a fault, and what it is. All names are broken equally often, however often they occur."""
-    copied = copy.deepcopy(tree)
-    by_name: dict[str, list[Where]] = defaultdict(list)
-    for name, place in _places(copied):
-        by_name[name].append(place)
+    """A copy with a fault, and what it is. All names are broken equally often, however often they occur.
+
+    What makes no difference, such as an exchange of equal parts, is tried anew on another copy: of the first some
+    places may have gone.
+    """
     while True:
+        copied = copy.deepcopy(tree)
+        by_name: dict[str, list[Where]] = defaultdict(list)
+        for name, place in _places(copied):
+            by_name[name].append(place)
         name = rng.choice(sorted(by_name))
         places = by_name[name]
         holder, key = rng.choice(places)

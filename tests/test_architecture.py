@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,10 +48,18 @@ PRODUCT = {name: path.read_text(encoding="utf-8") for name, path in rooms.module
 """Module -> its text."""
 
 
+@cache
+def classes_of(text: str) -> tuple[str, ...]:
+    return tuple(node.name for node in ast.walk(ast.parse(text)) if type(node) is ast.ClassDef)
+
+
+imports_of = cache(rooms.imports_of)
+
+
 def named_twice(texts: Mapping[str, str]) -> list[str]:
     """Names that more than one class has."""
-    classes = [node.name for text in texts.values() for node in ast.walk(ast.parse(text)) if type(node) is ast.ClassDef]
-    return sorted(name for name, times in Counter(classes).items() if times > 1)
+    times = Counter(name for text in texts.values() for name in classes_of(text))
+    return sorted(name for name, count in times.items() if count > 1)
 
 
 def test_no_two_classes_have_one_name() -> None:
@@ -70,7 +79,7 @@ SHOWN = {
 def imported_by_none(texts: Mapping[str, str]) -> set[str]:
     """Modules that no other one imports; packages left out."""
     packages = {module.rpartition(".")[0] for module in texts}
-    imported = {module: rooms.imports_of(text) - {module} for module, text in texts.items()}
+    imported = {module: imports_of(text) - {module} for module, text in texts.items()}
     return texts.keys() - set().union(*imported.values()) - packages
 
 

@@ -25,7 +25,7 @@ from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests import effort
 from tests.test_families import FITTING, made, offered
 
-EACH = (10_000 if effort.whole else 50) // len(FAMILIES)
+EACH = {"short": 50, "long": 2_000, "whole": 10_000}[effort.level] // len(FAMILIES)
 """So many cases of each family."""
 LOSSES = 5
 """Sets of lost NICs that each plan is tried with."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
@@ -309,16 +307,6 @@ def test_nobody_reads_the_output() -> None:
         assert (running.stderr.read(), running.wait(60)) == ("", 141)
 
 
-@pytest.mark.parametrize("form", [[], ["--json"]])
-def test_a_result_that_cannot_be_written(form: list[str]) -> None:
-    command = [sys.executable, "-m", "optcc", "bound", PRESET, "--size", "1MiB", *form]
-    with open("/dev/full", "w") as full:
-        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
-    assert done.returncode == 2
-    expected = "cannot be written, expected room on the disk, got 'No space left on device'"
-    assert done.stderr == f"optcc: standard output: {expected}\n"
-
-
 def test_a_plan_says_what_it_takes() -> None:
     found = value("plan", PRESET, "--fail", "server1/nic0", "--size", "16M", "--alpha", "5us", "--per-chunk", "1us")
     assert found["simulated_ratio"] == pytest.approx(found["simulated_s"] / found["bound_s"])
@@ -432,34 +420,6 @@ def test_piped_output_has_no_trailing_blanks_and_wraps_only_where_columns_says_s
     monkeypatch.setenv("COLUMNS", "60")
     narrow = call("bound", EXAMPLE.parent / "two-degraded.yaml").stdout.splitlines()
     assert max(map(len, narrow)) <= 60
-
-
-def on_a_terminal(*args: object) -> tuple[str, str]:
-    """What a command prints on stdout, a pipe, and on stderr, a terminal."""
-    ours, its = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "100"}
-    command = [sys.executable, "-m", "optcc", *map(str, args)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=its, env=environment) as running:
-        os.close(its)
-        said = b""
-        try:
-            while part := os.read(ours, 65536):
-                said += part
-        except OSError:  # the terminal's other end is closed
-            pass
-        os.close(ours)
-        assert running.stdout is not None
-        printed = running.stdout.read().decode()
-        assert running.wait(60) == 0, said
-    return printed, said.decode()
-
-
-def test_a_terminal_sees_what_is_tried() -> None:
-    args = ("plan", "uniform:servers=4,nics=2,rate=400Gb/s", "--size", "16M", "--alpha", "5us", "--json")
-    printed, said = on_a_terminal(*args)
-    assert json.loads(printed)["family"]
-    assert "planning: simulated once more" in said  # the last step is always shown, those before where there is time
-    assert call(*args).stderr == ""
 
 
 def test_planning_tells_what_it_tries() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 
@@ -12,16 +13,18 @@ import optcc
 from optcc.communicator.collectives import FIRST, Punctuality
 from optcc.communicator.prepared import SMALL
 from optcc.runtime.messages import Note
-from tests.communicators import Ranks
+from tests.communicators import WAIT_S, Ranks
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_a_rank_that_comes_late_to_every_call_is_told_to_all(world: int) -> None:
+    together = threading.Barrier(world)
     with Ranks(world) as ranks:
 
         def steps(comm: optcc.Communicator) -> list[str]:
             x = np.ones(4, np.float32)
             for step in range(2 * FIRST):
+                together.wait(WAIT_S)
                 time.sleep(0.05 if comm.rank == 1 else 0)
                 if step % 4:
                     comm.all_reduce(x)
@@ -69,11 +72,13 @@ def test_ranks_that_come_together_or_by_turns_are_not_told() -> None:
 
 
 def test_large_arrays_count_too() -> None:
+    together = threading.Barrier(3)
     with Ranks(3) as ranks:
 
         def steps(comm: optcc.Communicator) -> list[str]:
             x = np.ones(SMALL // 2, np.float32)
             for _ in range(FIRST):
+                together.wait(WAIT_S)
                 time.sleep(0.05 if comm.rank == 2 else 0)
                 comm.all_reduce(x)
             return [event.text for event in comm.events() if event.kind == "late"]

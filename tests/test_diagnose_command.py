@@ -30,11 +30,11 @@ from optcc.reports import metrics
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster, Fabric
 from tests import diagnosis_texts as texts
-from tests import host_texts, tool_texts
+from tests import tool_texts
 from tests.diagnosis_rig import Lab
 from tests.diagnosis_texts import PORTS, RATES
 from tests.effort import cases
-from tests.mutations import mutated
+from tests.topology_texts import mutated
 
 TOPOLOGY = "uniform:servers=4,nics=4,rate=400Gb/s"
 
@@ -236,7 +236,7 @@ SAMPLES = {
 }
 NICS = {"nic0": 400, "nic1": 200}
 OF_TOOLS = {
-    "server1.ibstat": host_texts.ibstat(NICS),
+    "server1.ibstat": tool_texts.ibstat(NICS),
     "server1.ibstatus": tool_texts.ibstatus(NICS),
     "server1.rdma": tool_texts.rdma_link([*NICS], ["nic1"]),
     "server1.devinfo": tool_texts.devinfo(NICS),

@@ -14,7 +14,7 @@ from optcc.discover.pasted import cleaned, json_values
 from optcc.errors import InputError
 from tests import diagnosis_texts as texts
 from tests.diagnosis_texts import PORTS
-from tests.test_discover_pasted import before
+from tests.test_discover_texts import before
 
 TIME = "2026-11-20T10:00:00.123456789Z "
 DATE = "Fri Nov 20 10:00:00 2026"

@@ -12,11 +12,11 @@ from optcc.diagnose.verdict import judge
 from optcc.discover.nccl_log import parse_log
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster, Nic, Server
-from tests import diagnosis_texts, host_texts
+from tests import diagnosis_texts, tool_texts
 from tests import diagnosis_texts as texts
 from tests import tool_texts as tools
 from tests.diagnosis_texts import FUSED, PORTS, RATE, RATES
-from tests.test_discover_several import bonded
+from tests.test_discover_texts import bonded
 
 
 @pytest.mark.parametrize("line", [texts.ERROR_12, texts.OLD_ERROR_12])
@@ -378,7 +378,7 @@ def slow(found: Evidence) -> dict[str, float]:
 SLOWER = {**NICS, "mlx5_1": 100}
 DOWN = ["mlx5_3"]
 LISTS = {
-    "ibstat": host_texts.ibstat(SLOWER, DOWN),
+    "ibstat": tool_texts.ibstat(SLOWER, DOWN),
     "ibstatus": tools.ibstatus(SLOWER, DOWN),
     "ibv_devinfo": tools.devinfo(SLOWER, DOWN),
 }

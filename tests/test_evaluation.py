@@ -6,7 +6,6 @@ import json
 import re
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -85,40 +84,6 @@ def test_links_lead_to_the_docs_from_wherever_the_page_is(made: page.Evaluation,
     page.write(made, beside)
     assert not links(beside.read_text(encoding="utf-8"))
     assert "its model (docs/simulator.md)" in beside.read_text(encoding="utf-8")
-
-
-@pytest.mark.long
-def test_links_of_the_page_have_their_anchors(made: page.Evaluation) -> None:
-    docs = Path(__file__).resolve().parent.parent / "docs"
-    for to in links(made.text):
-        name, _, anchor = to.partition("#")
-        heads = re.findall(r"^#+ (.*)$", (docs / name).read_text(encoding="utf-8"), re.MULTILINE)
-        slugs = {re.sub(r"[^\w -]", "", head.lower()).replace(" ", "-") for head in heads}
-        assert not anchor or anchor in slugs, to
-
-
-def unlabelled(text: str) -> list[str]:
-    """Heads of tables that say "simulated" neither themselves nor in what stands between them and the last heading or
-    table."""
-    found, said = [], ""
-    for line, below in pairwise(text.splitlines()):
-        said = "" if line.startswith(("#", "|---")) else said + line
-        if below.startswith("|---") and "simulated" not in said.lower():
-            found.append(line)
-    return found
-
-
-@pytest.mark.long
-def test_every_table_says_what_is_simulated(made: page.Evaluation) -> None:
-    assert made.text.count("|---|\n") >= 11
-    assert not unlabelled(made.text)
-    assert len(unlabelled(re.sub("(?i)simulated", "", made.text))) == made.text.count("|---|\n")
-
-
-def test_a_range_of_one_figure_is_said_once() -> None:
-    assert page.spread([0.0262, 0.0258, 0.026]) == "+2.6"
-    assert page.spread([0.058, -0.026]) == "-2.6 to +5.8"
-    assert page.spread([]) == "-"
 
 
 def test_r2cc_form_is_its_paper_s_figure() -> None:

@@ -15,10 +15,9 @@ from click.testing import CliRunner
 import optcc
 from optcc.cli import main
 from optcc.errors import InputError
-from optcc.fault_run.results import BrokenFaultRun, Failover, FaultRun
-from optcc.fault_run.run import _seen_to_die, attempt, check_together, run_with_faults
+from optcc.fault_run.results import Failover, FaultRun
+from optcc.fault_run.run import _seen_to_die, check_together, run_with_faults
 from optcc.plans.plan import Plan
-from optcc.reports.runs import fault_run_json
 from optcc.runtime import RankFailedError
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster
@@ -35,12 +34,6 @@ def planned() -> Plan:
 
 def run(strike: Strike, *more: Strike) -> FaultRun:
     return run_with_faults(planned(), [strike, *more], repeat=1, local_rate=Fraction(10**12))
-
-
-def run_until_broken(*strikes: Strike) -> BrokenFaultRun:
-    told = attempt(planned(), strikes, repeat=1, local_rate=Fraction(10**12))
-    assert isinstance(told, BrokenFaultRun)
-    return told
 
 
 def test_a_cut_is_survived_and_planned_around() -> None:
@@ -119,48 +112,11 @@ def test_a_nic_that_comes_back_is_used_again() -> None:
 
 
 @pytest.mark.long
-def test_two_servers_lose_different_nics_at_once() -> None:
-    told = run(Strike("cut", NIC, 0.4), Strike("cut", "server2/nic0", 0.4))
-    assert told.exact
-    assert told.hit
-    assert told.lost == {NIC: 0, "server2/nic0": 0}
-
-
-@pytest.mark.long
 def test_a_fault_after_the_end_proves_nothing() -> None:
     told = run(Strike("cut", NIC, 1.0))
     assert told.exact
     assert not told.hit
     assert told.failovers[0].detected_s is None
-
-
-def test_all_nics_of_a_server_lost_ends_all_alike_and_what_is_known_is_told() -> None:
-    told = run_until_broken(*(Strike("cut", f"server1/nic{nic}", 0.4) for nic in range(3)))
-    assert told.before is not None
-    assert told.before.exact
-    assert told.during is None
-    assert {note.kind for note in told.events} >= {"struck", "nic down", "lost"}
-    assert len({note.nic.partition("/")[0] for note in told.events}) > 1, (
-        "a peer notices, too; perhaps not both in time"
-    )
-    assert all(failover.at_s is not None and failover.at_s > 0 for failover in told.failovers)
-    assert set(told.error.journals) == {0, 1, 2}
-    assert set(told.error.seen_by.values()) == {str(told.error)}
-
-
-def test_a_failure_is_raised_where_nobody_asks_for_more() -> None:
-    with pytest.raises(RankFailedError, match="killed by signal 9"):
-        run(Strike("kill", NIC, 0.4))
-
-
-def test_a_killed_server_ends_all_alike_and_has_told_before() -> None:
-    told = run_until_broken(Strike("kill", NIC, 0.4))
-    assert told.failovers[0].at_s is not None
-    assert [note.kind for note in told.error.journals[1].notes] == ["struck"]
-    assert told.error.at_s is not None
-    assert told.error.at_s > told.started_s
-    assert told.error.rank == 1
-    assert told.error.seen_by.keys() == {0, 2}
 
 
 def test_a_nic_that_the_plan_does_not_use() -> None:
@@ -320,20 +276,6 @@ def test_faults_that_go_together() -> None:
             Strike("kill", NIC, 0.9),
         ]
     )
-
-
-@pytest.mark.long
-def test_overlapping_flaps_are_one() -> None:
-    told = run(Strike("flap", NIC, 0.2, 0.2), Strike("flap", NIC, 0.25, 0.2))
-    assert told.exact
-    assert told.hit
-    kinds = [note.kind for note in told.events if note.cause == "flap"]
-    assert kinds in (["struck", "struck", "healed"], ["struck", "struck", "held"])
-    assert [failover.held > 0 for failover in told.failovers] == [True, True]
-
-
-def test_what_programs_get_is_json() -> None:
-    json.dumps(fault_run_json(run(Strike("cut", NIC, 0.4))))
 
 
 def processes(world: int, *more: str) -> list[subprocess.Popen[str]]:

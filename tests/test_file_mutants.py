@@ -24,7 +24,6 @@ from optcc.export.formats import reader_of
 from optcc.plans.plan import Plan
 from optcc.simulation.verifier import verify
 from optcc.values.cluster import Cluster
-from tests import effort
 from tests.effort import cases
 from tests.file_judges import RefusedError, WrongError, judge_chakra, judge_goal, judge_mscclpp, judge_transfers
 from tests.file_trees import CHAKRA, GOAL, JSON, FileFormat, Tree, broken
@@ -33,7 +32,7 @@ from tests.plan_cases import cases as plans_of_every_family
 ORDERS = 6
 """Random orders in which a judge runs a file that is called correct."""
 MUTANTS = 500
-"""Of all formats together, in the long tests."""
+"""Of all formats together, of which the long tests try a quarter."""
 
 
 @cache
@@ -136,8 +135,8 @@ def test_mutants_of_exported_files(name: str, folder: Path, tmp_path: Path, requ
         again = form.parse([path.read_bytes() for path in paths])
         said = judged(lambda rng, tree=again, sums=sums: judge(tree, sums, rng), rng)  # type: ignore[misc]
         assert not said, f"{fault}: called correct, but {said}"
-    if effort.whole:
-        assert verdicts["wrong"] + verdicts["refused"] > verdicts["correct"], verdicts
+    if verdicts.total() >= 50:  # of GOAL's 38 % are correct: six standard deviations
+        assert verdicts["correct"] < 0.75 * verdicts.total(), verdicts
 
 
 def with_id(content: dict[str, Any]) -> bytes:
@@ -180,7 +179,7 @@ def test_mutants_of_plans(tmp_path: Path, request: pytest.FixtureRequest) -> Non
         assert content.get("lowered") in (None, lowered["lowered"]), fault
         said = judged(lambda rng, lowered=lowered: judge_transfers(lowered, rng), rng)  # type: ignore[misc]
         assert not said, f"{fault}: called correct, but {said}"
-    if effort.whole:
+    if verdicts.total() >= 100:
         assert verdicts["InputError"] > verdicts["correct"], verdicts
 
 

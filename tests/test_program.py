@@ -7,7 +7,7 @@ from fractions import Fraction
 from itertools import combinations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import optcc
@@ -77,8 +77,18 @@ def test_partitions_are_all_there() -> None:
     assert [len(list(partitions(range(n)))) for n in range(1, 7)] == [1, 2, 5, 15, 52, 203]
 
 
+PODS_THAT_LOST_OTHER_RAILS = Cluster(
+    tuple(
+        replace(server, pod=str(i % 2)) for i, server in enumerate(on_rails([[0, 1, 1], [1, 1, 1], [1, 0, 1]]).servers)
+    ),
+    fabric=Fabric(rails=True, pod_oversubscription=Fraction(2)),
+)
+"""Of the first pod's two servers each lacks another rail: all that they exchange goes by the third."""
+
+
 @examples(100)
 @given(cluster=networks(max_servers=6, gpus=False))
+@example(cluster=PODS_THAT_LOST_OTHER_RAILS)
 def test_optimum_is_below_the_plans_fluid_time(cluster: Cluster) -> None:
     """The gap between them is in the plan (`fluid_s`) and in docs/bounds.md, not hidden."""
     bound = solved(cluster)

@@ -1,13 +1,65 @@
-"""Texts that readers of topologies are given, nvidia-smi's matrix for one, and what they must survive."""
+"""Topologies of one text alone; texts that readers are given, what breaks them, and what they must survive."""
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable
 
-from optcc.discover import Topology
 from optcc.discover.given import Given
+from optcc.discover.nccl_xml import nccl_servers
+from optcc.discover.rails import on_rails
+from optcc.discover.smi_text import smi_server
+from optcc.discover.topology import Topology
 from optcc.discover.yaml_file import read_yaml, write_yaml
 from optcc.errors import InputError
+
+# A topology of one text alone, with its NICs on rails.
+
+
+def read_nccl_xml(data: bytes, path: str, given: Given) -> Topology:
+    """The servers of a dump."""
+    return on_rails(lambda given: nccl_servers(data, path, given), given)
+
+
+def read_smi(text: str, path: str, given: Given) -> Topology:
+    """The server of a matrix."""
+    return on_rails(lambda given: smi_server(text, path, given), given)
+
+
+# Files that are broken at random.
+
+
+TOKENS = [
+    *(b'"', b"{", b"}", b"[", b"]", b":", b",", b"\n", b"\0", b"\xff", b"<", b"# "),
+    *(b"-1", b"0", b"9" * 24, b"nan", b"1e999", b"null", b"server0", b"server1", b"NCCL INFO "),
+]
+
+
+def mutated(text: str, rng: random.Random) -> str:
+    """One to four changes: cut, delete, repeat, overwrite or insert, at random places."""
+    data = text.encode()
+    for _ in range(rng.randint(1, 4)):
+        i, length = rng.randrange(len(data) + 1), rng.randint(0, 60)
+        new = rng.choice(TOKENS) if rng.random() < 0.8 else rng.randbytes(rng.randint(0, 8))
+        kind = rng.choice(("cut", "delete", "repeat", "overwrite", "insert", "digit"))
+        if kind == "cut":
+            data = data[:i]
+        elif kind == "delete":
+            data = data[:i] + data[i + length :]
+        elif kind == "repeat":
+            data = data[: i + length] + data[i:]
+        elif kind == "insert":
+            data = data[:i] + new + data[i:]
+        elif kind == "overwrite":
+            data = data[:i] + new + data[i + len(new) :]
+        elif digits := [k for k, byte in enumerate(data) if 48 <= byte <= 57]:
+            place = rng.choice(digits)
+            data = data[:place] + str(rng.randrange(10)).encode() + data[place + 1 :]
+    return data.decode("utf-8", "replace")
+
+
+# Texts that readers of topologies are given, nvidia-smi's matrix for one, and what they must survive.
+
 
 RATE = Given.parse("400Gb/s")
 UNDERLINED, PLAIN = "\x1b[4m", "\x1b[0m"

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from heapq import heappop, heappush
-from itertools import chain
+from itertools import chain, combinations
 from math import ceil, isqrt, sqrt
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
@@ -358,7 +358,18 @@ class GroupedExchange(Recipe):
             require(not alone, "apart", "a rank with others in its group", self.apart)
 
     def fluid_s(self, cluster: Cluster, nbytes: int) -> Fraction:
-        """Seconds of the busiest group, uplink or slowest server, if work is spread evenly in every group."""
+        """Seconds of the busiest group, uplink or slowest server, if work is spread evenly in every group.
+
+        Where two ranks have lost different rails some of their NICs cannot be spread over: there the busiest port's or
+        link's in the lowered schedule.
+        """
+        used = nics_of(cluster)
+        if any(len(a.keys() & b.keys()) < min(len(a), len(b)) for a, b in combinations(used, 2)):
+            return super().fluid_s(cluster, nbytes)
+        return self.even_s(cluster, nbytes)
+
+    def even_s(self, cluster: Cluster, nbytes: int) -> Fraction:
+        """Seconds if work is spread evenly in every group."""
         return self.trees(cluster)[-1].even * nbytes / (self.segments * nic_rate(cluster))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
@@ -392,7 +403,7 @@ class GroupedExchange(Recipe):
         # As many chunks as can be tried: of few, turns are too coarse to level the others.
         if recipe.apart is not None:
             finest = replace(recipe, segments=max(1, TRIED_MOVES // ranks))
-            if finest.fluid_s(cluster, bound.nbytes) > bound.seconds:  # the others or their uplinks would be busier
+            if finest.even_s(cluster, bound.nbytes) > bound.seconds:  # the others or their uplinks would be busier
                 recipe = replace(recipe, apart=None)
         return [
             CandidateFamily(
