@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover-verbs docs docs-serve docs-commands docs-pictures rooms plan-schema lock clean
+.PHONY: help setup native programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover-verbs docs docs-serve docs-commands docs-pictures rooms plan-schema lock clean
 
 help:
 	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 750 MB"
@@ -12,6 +12,7 @@ help:
 	@echo "                     PROGRAMS= names what is installed beside them: g++ perftest ucx coq ns3 torch prometheus"
 	@echo "make test-long       the tests that take long, and those on random cases with a quarter of their cases;"
 	@echo "                     WHOLE=1 make test-long: with all of them, for a night"
+	@echo "make native          the C code alone, after a change to it"
 	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
 	@echo "                     WHOLE=1 make test-verbs: with 200 random cuts and 1000 failovers"
@@ -57,13 +58,18 @@ help:
 
 setup: $(VENV)/ready
 
+# The C code alone, after a change to it: a second.
+native:
+	python3 native/build.py optcc/liboptcc.so
+
 # What optcc itself needs.
-$(VENV)/ready: requirements.lock pyproject.toml tools/setup.sh
+NATIVE := setup.py $(wildcard native/*)
+$(VENV)/ready: requirements.lock pyproject.toml tools/setup.sh $(NATIVE)
 	tools/setup.sh $(VENV) $<
 	touch $@
 
 # That, and what tests, checks, the site and the scripts of benchmarks need.
-$(VENV)/ready-dev: requirements-dev.lock pyproject.toml tools/setup.sh
+$(VENV)/ready-dev: requirements-dev.lock pyproject.toml tools/setup.sh $(NATIVE)
 	tools/setup.sh $(VENV) $<
 	touch $(VENV)/ready $@
 
@@ -161,7 +167,7 @@ lock: requirements-ns3.lock
 	$(LOCK) -c requirements-dev.lock -o requirements.lock pyproject.toml
 
 clean:
-	rm -rf $(VENV) $(OUT)
+	rm -rf $(VENV) $(OUT) build optcc/liboptcc.so
 
 requirements-ns3.lock: pyproject.toml
 	echo "$$(sed -n 's/^ns3 = \["\(.*\)"\].*/\1/p' pyproject.toml)" | uv pip compile --no-deps --generate-hashes --universal \

@@ -15,7 +15,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
 
-import numba
 import numpy as np
 from rich.progress import track
 
@@ -69,7 +68,7 @@ def schedule_of(servers: int, segments: int, kind: str) -> Schedule:
 def measure(servers: int, segments: int, kind: str) -> dict[str, float]:
     """One case, in this process."""
     receivers: Receivers = "packets" if kind.startswith("packets") else "stripes"
-    optcc.simulate(schedule_of(4, 1, kind), receivers=receivers)  # compiles, or loads what is compiled
+    optcc.simulate(schedule_of(4, 1, kind), receivers=receivers)  # loads what it takes
     began = time.process_time()
     schedule = schedule_of(servers, segments, kind)
     lowered = time.process_time()
@@ -130,7 +129,7 @@ def main() -> int:
         "",
         f"Limit for every case: {LIMIT_S} s for lowering and simulating, {LIMIT_MIB} MiB.",
         "",
-        made_with(f"numba {numba.__version__}", f"numpy {np.__version__}"),
+        made_with(f"numpy {np.__version__}"),
     ]
     write(args.output, text, lambda c: c["servers"] == "128")
     return 0 if slowest <= LIMIT_S and largest <= LIMIT_MIB else 1

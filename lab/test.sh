@@ -11,6 +11,7 @@ fi
 # What the command line and compiled code need: of the project's environment, where there is one for the guest's Python.
 packages=$("${PYTHON:-.venv/bin/python}" -c 'import sys, sysconfig; sys.version_info[:2] == (3, 11) and print(sysconfig.get_path("purelib"))' 2>/dev/null || true)
 mkdir -p out/lab
+[ -e optcc/liboptcc.so ] || python3 native/build.py optcc/liboptcc.so   # with which the guest plans
 lab/run.sh --nics "${NICS:-12}" --memory 2G --limit "${LIMIT:-$([ -n "${WHOLE:-}" ] && echo 3600 || echo 1500)}" --results out/lab \
   ${packages:+--packages "$packages"} -- \
   lab/tests.sh "$@" |

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import pytest
 from click.testing import CliRunner
 
@@ -15,7 +12,6 @@ from optcc.runtime.compiled.choice import ChunkPath, warm
 from optcc.runtime.compiled.finding import examine_path
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import HubLostError
-from optcc.schedule import compiled as planning
 
 
 @pytest.fixture
@@ -23,7 +19,6 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What has been compiled, or loaded; nothing really is."""
     done: list[str] = []
     monkeypatch.setattr(compiling, "compile_all", done.append)
-    monkeypatch.setattr(planning, "make_ready", lambda: done.append("planning"))
     return done
 
 
@@ -68,31 +63,4 @@ def test_a_rank_that_others_start_compiles_before_it_joins_and_only_what_its_tra
     monkeypatch.setenv("OPTCC_PATH", "auto")
     joining = ["--transport", transport, "--rendezvous", "127.0.0.1:9", "--rank", "1", "--world", "2"]
     result = CliRunner().invoke(main, [command, "uniform:servers=2,nics=1", *joining])
-    assert (result.exit_code, done_by_then) == (1, [[transport, "planning"]])
-
-
-NOTHING_MORE = """
-from fractions import Fraction
-import optcc
-from optcc.schedule import compiled
-called = [name for name in vars(compiled) if name[0] != "_"]  # the others are a part of these
-kernels = [kernel for kernel in map(vars(compiled).get, called) if hasattr(kernel, "nopython_signatures")]
-assert len(kernels) == 4, kernels
-compiled.make_ready()
-before = [kernel.nopython_signatures for kernel in kernels]
-assert all(before)
-for servers, nics, lost in ((2, 2, "server1/nic0"), (3, 2, "server0/nic1"), (4, 3, "server1/nic2")):
-    whole = optcc.Cluster.uniform(servers=servers, nics=nics, rate=10**9)
-    for cluster in (whole, whole.degrade(lost), whole.degrade(lost, Fraction(1, 3))):
-        for size in (4096, 2**20):
-            for costs in ({}, {"alpha": Fraction(1, 10**5), "per_chunk": Fraction(1, 10**5)}):
-                optcc.plan(cluster, size, **costs).schedule()
-assert before == [kernel.nopython_signatures for kernel in kernels]
-"""
-
-
-def test_nothing_of_planning_is_left_to_compile_in_a_call() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", NOTHING_MORE], capture_output=True, text=True, timeout=300, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    assert (result.exit_code, done_by_then) == (1, [[transport]])

@@ -293,4 +293,4 @@ def test_every_command_works_where_nothing_can_be_written(tmp_path: Path) -> Non
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stderr.count("optcc: compiling the simulator") == 1  # and the others had it from there
+    assert done.stderr.count("optcc: compiling what handles chunks") == 1  # and the others had it from there

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import subprocess
 import sys
@@ -18,13 +19,13 @@ from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 from optcc.errors import CertificateError, InfeasibleError, InputError, VerifyError
+from optcc.machine.native import NativeCode, call
 from optcc.plans.plan import Plan
 from optcc.schedule.packed import Arc, Arcs, PackedTrees, TreePair
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
 from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound, packing, program_bound
-from optcc.theory.branchings import depths, flatten, open_at, recentre, shrink
 from optcc.theory.packing import GAP, PackingError, cheapest_pairs, hub_trees, most_weight, pack_trees, ways_of
 from optcc.theory.program_network import build_network
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
@@ -239,6 +240,7 @@ class Refuse:
         if name.partition(".")[0] in {refused}:
             raise ImportError(f"not installed here: {{name}}")
 sys.meta_path.insert(0, Refuse())
+from optcc.machine.native import NativeCode, call
 from optcc.plans.plan import Plan
 print(len(Plan.from_json(sys.stdin.read()).schedule()))
 """
@@ -285,9 +287,32 @@ def graphs(draw: st.DrawFn, least: int = 2, most: int = 5) -> np.ndarray:
 
 
 def cheapest_tree(cost: np.ndarray, root: int) -> np.ndarray:
-    tree = np.zeros(len(cost), np.int32)
-    open_at(root, *shrink(cost), tree)
+    n, made = len(cost), ctypes.c_int64()
+    shrunk, tree = [np.empty(2 * n, np.int32) for _ in range(3)], np.empty(n, np.int32)
+    assert call("planning_shrink", n, cost, *shrunk, made) is NativeCode.DONE
+    assert call("planning_open", n, root, made.value, *shrunk, tree) is NativeCode.DONE
     return tree
+
+
+def flatten(tree: np.ndarray, cost: np.ndarray, slack: float) -> int:
+    deepest = ctypes.c_int64()
+    assert call("planning_flatten", len(tree), tree, cost, slack, deepest) is NativeCode.DONE
+    return deepest.value
+
+
+def recentre(root: int, up: np.ndarray, down: np.ndarray) -> int:
+    found = ctypes.c_int64(root)
+    assert call("planning_recentre", len(up), found, up, down) is NativeCode.DONE
+    return found.value
+
+
+def depth(tree: np.ndarray) -> int:
+    """Of the deepest node, arcs from the root."""
+    return max(0 if u < 0 else 1 + depth_of(tree, int(u)) for u in tree)
+
+
+def depth_of(tree: np.ndarray, v: int) -> int:
+    return 0 if tree[v] < 0 else 1 + depth_of(tree, int(tree[v]))
 
 
 def total(cost: np.ndarray, tree: np.ndarray) -> float:
@@ -317,9 +342,9 @@ def test_one_shrunk_graph_has_the_cheapest_tree_of_every_root(cost: np.ndarray) 
 @examples(200)
 @given(cost=graphs(3, 8), slack=st.integers(0, 3))
 def test_flat_trees_are_trees_and_cost_no_more_than_allowed(cost: np.ndarray, slack: int) -> None:
-    tree, depth = cheapest_tree(cost, 0), np.zeros(len(cost), np.int64)
-    before, old = depths(tree, depth), tree.copy()
-    assert flatten(tree, cost, float(slack)) == depths(tree, depth) <= before
+    tree = cheapest_tree(cost, 0)
+    before, old = depth(tree), tree.copy()
+    assert flatten(tree, cost, float(slack)) == depth(tree) <= before
     assert leads_to_root(tree, 0)
     assert all(cost[v, u] <= cost[v, old[v]] + slack for v, u in enumerate(tree) if u >= 0)
 
@@ -342,13 +367,12 @@ def test_a_moved_root_uses_every_arc_as_often(cost: np.ndarray, data: st.DataObj
         sent = [(v, int(u)) for v, u in enumerate(up) if u >= 0]
         return sorted(sent + [(int(u), v) for v, u in enumerate(down) if u >= 0])
 
-    depth = np.zeros(len(cost), np.int64)
-    before, hops = arcs(), depths(up, depth) + depths(down, depth)
+    before, hops = arcs(), depth(up) + depth(down)
     moved = recentre(root, up, down)
     assert leads_to_root(up, moved)
     assert leads_to_root(down, moved)
     assert arcs() == before
-    assert depths(up, depth) + depths(down, depth) <= hops
+    assert depth(up) + depth(down) <= hops
 
 
 def test_the_root_moves_from_a_leaf_to_its_hub() -> None:

@@ -37,9 +37,9 @@ from scipy.optimize import linprog
 from scipy.sparse import csr_array
 
 from optcc.errors import CertificateError, InputError, OptccError
+from optcc.machine.native import NativeCode, array, call, struct
 from optcc.schedule.packed import Arc, PackedTrees, TreePair
 from optcc.theory.bounds import lower_bound
-from optcc.theory.branchings import price_pairs
 from optcc.theory.program_network import Network, build_network, require_connected
 from optcc.values.cluster import Cluster
 
@@ -365,11 +365,35 @@ def spread_pairs(ways: WayTable, steps: int, rise: float, slack: float) -> tuple
 def _priced(
     ways: WayTable, prices: NDArray[np.float64], slack: float, only_best: bool
 ) -> tuple[list[PricedPair], float]:
-    roots, up, down, load, hops, least = price_pairs(
-        prices, ways.source, ways.target, ways.uses, ways.ranks, slack, only_best
-    )
-    pairs = [PricedPair(int(roots[i]), up[i], down[i], load[i], int(hops[i])) for i in range(len(roots))]
-    return pairs, float(least)
+    """For every root a tree pair, or of the cheapest alone."""
+    pairs, ranks, resources = 1 if only_best else ways.ranks, ways.ranks, len(ways.rates)
+    roots, hops = np.empty((2, pairs), np.int64)
+    up, down = np.empty((2, pairs, ranks), np.int64)
+    load = np.empty((pairs, resources))
+    count, most = ways.uses.shape
+    sizes = {"ways": count, "most": most, "ranks": ranks, "resources": resources, "pairs": pairs}
+    given = {"source": ways.source, "target": ways.target, "uses": ways.uses, "prices": prices, "slack": slack}
+    priced = _Priced(**sizes, **given, roots=roots, hops=hops, up=up, down=down, load=load)
+    if call("planning_price_pairs", priced) is NativeCode.NO_TREE:
+        raise PackingError("no tree joins all ranks")
+    found = [PricedPair(int(roots[i]), up[i], down[i], load[i], int(hops[i])) for i in range(pairs)]
+    return found, float(priced.least)
+
+
+_Priced = struct(
+    "priced_ways",
+    {
+        **dict.fromkeys(("ways", "most", "ranks", "resources", "pairs"), int),
+        **dict.fromkeys(("source", "target"), array(np.int64, "ways")),
+        "uses": array(np.int64, "ways", "most"),
+        "prices": array(np.float64, "resources"),
+        "slack": float,
+        **dict.fromkeys(("roots", "hops"), array(np.int64, "pairs", written=True)),
+        **dict.fromkeys(("up", "down"), array(np.int64, "pairs", "ranks", written=True)),
+        "load": array(np.float64, "pairs", "resources", written=True),
+        "least": float,
+    },
+)
 
 
 Vector = NDArray[np.float64]

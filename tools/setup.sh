@@ -3,7 +3,8 @@
 #   requirements.lock      what optcc itself needs
 #   requirements-dev.lock  that, and what tests, checks and the site need
 # Says on standard error how far it is. Works on a bare Debian 12: python3-venv is installed when the interpreter cannot
-# make environments itself.
+# make environments itself, and gcc where there is no C compiler (for native/); where nobody may install it, zig's
+# compiler comes as a Python package. CC names another.
 set -eu
 venv=$1
 lock=$2
@@ -16,16 +17,19 @@ say() { printf 'setup: %3d s: %s\n' "$(($(date +%s) - began))" "$*" >&2; }
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null ||
   fail "Python 3.11 or newer is needed; set PYTHON=/path/to/python3.11"
 
-if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
-  as_root=
-  if [ "$(id -u)" -ne 0 ]; then
-    command -v sudo >/dev/null || fail "this Python cannot make environments; as root: apt-get install python3-venv"
-    as_root=sudo
-  fi
-  command -v apt-get >/dev/null || fail "this Python cannot make environments; install its venv module"
-  say "installing python3-venv (apt-get)"
+as_root=
+[ "$(id -u)" -eq 0 ] || as_root=sudo
+apt() {  # PACKAGE...
+  say "installing $* (apt-get)"
   $as_root apt-get update -qq
-  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends python3-venv >/dev/null
+  $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qqy --no-install-recommends "$@" >/dev/null
+}
+
+if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
+  command -v apt-get >/dev/null || fail "this Python cannot make environments; install its venv module"
+  [ -z "$as_root" ] || command -v sudo >/dev/null ||
+    fail "this Python cannot make environments; as root: apt-get install python3-venv"
+  apt python3-venv
 fi
 
 in_place() { find "$venv"/lib/python3*/site-packages -maxdepth 1 -name '*.dist-info' | wc -l; }
@@ -57,6 +61,18 @@ while kill -0 "$pip" 2>/dev/null; do
 done
 wait "$pip" || { tail -n 30 "$log" >&2; fail "pip cannot install $lock; all it said is in $log"; }
 trap - EXIT
-say "this tree, editable"
+compiles() { printf '#include <math.h>\n' | ${CC:-cc} -fsyntax-only -xc - 2>/dev/null; }
+if ! compiles && [ -z "${CC:-}" ]; then
+  if command -v apt-get >/dev/null && { [ -z "$as_root" ] || sudo -n true 2>/dev/null; }; then
+    apt gcc libc6-dev
+  else
+    say "no C compiler, and no right to install one: zig's, from the package ziglang"
+    "$venv/bin/pip" install --disable-pip-version-check -q ziglang==0.13.0
+    CC="$venv/bin/python -m ziglang cc"
+    export CC
+  fi
+fi
+compiles || fail "${CC:-cc} cannot compile C; CC names another compiler"
+say "this tree, editable; its C by ${CC:-cc}"
 "$venv/bin/pip" install --disable-pip-version-check -q --no-deps --no-build-isolation -e .
 say "$(du -sm "$venv" | cut -f1) MB in $venv"

@@ -10,6 +10,8 @@ import click
 from rich.table import Table
 
 from optcc.cli.options import emit, json_option
+from optcc.errors import InputError
+from optcc.machine import native
 from optcc.machine.findings import PartFinding, package_version
 from optcc.machine.rdma import LIBRARY, RdmaPort, can_load, own_sysfs, rdma_ports
 from optcc.machine.sysfs import Folder
@@ -21,7 +23,7 @@ _LIBRARIES = (
     ("scipy", "sparse matrices under the convex programs", "pip install scipy"),
     ("sympy", "symbolic bounds", "pip install sympy"),
     ("cvxpy", "convex programs for splits", "pip install cvxpy"),
-    ("numba", "the compiled simulator, and chunks by compiled code", "pip install numba"),
+    ("numba", "chunks by compiled code", "pip install numba"),
     ("matplotlib", "timelines and figures", "pip install matplotlib"),
     ("cupy", "schedules on GPU buffers", "install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)"),
     ("torch", "optcc.pytorch: plans under DDP", "make torch (for processors), or the extra `torch` (with CUDA, 6 GB)"),
@@ -32,9 +34,9 @@ _LIBRARIES = (
 
 
 def examine(root: Path | None = None) -> list[PartFinding]:
-    """Look at libraries and at devices under `root`, or of this process. Imports none of them."""
+    """Look at libraries and at devices under `root`, or of this process. Imports no package."""
     root = root or own_sysfs().parent
-    libraries = [*map(_library, *zip(*_LIBRARIES, strict=True)), _libibverbs()]
+    libraries = [*map(_library, *zip(*_LIBRARIES, strict=True)), _native(), _libibverbs()]
     return [*libraries, _gpus(root), *_rdma(root), _topology(root / "sys")]
 
 
@@ -42,7 +44,6 @@ def _topology(sysfs: Path) -> PartFinding:
     """What `optcc topo` reads from sysfs, with what it assumes; where it cannot, what to pass."""
     from optcc.discover.given import Given
     from optcc.discover.sysfs_tree import read_sysfs
-    from optcc.errors import InputError
 
     part, gives = "topology of sysfs", f"optcc topo {sysfs} -o FILE.yaml"
     try:
@@ -57,6 +58,15 @@ def _library(name: str, gives: str, get: str) -> PartFinding:
     if importlib.util.find_spec(name) is None:
         return PartFinding(name, False, "not installed", gives, get)
     return PartFinding(name, True, package_version(name) or "version unknown", gives)
+
+
+def _native() -> PartFinding:
+    part, gives = "liboptcc", "planning and simulating"
+    try:
+        native.library()
+    except InputError as error:
+        return PartFinding(part, False, f"{error.what}, {error.got}", gives, error.hint or "")
+    return PartFinding(part, True, str(native.LIBRARY), gives)
 
 
 def _libibverbs() -> PartFinding:

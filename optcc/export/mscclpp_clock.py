@@ -9,28 +9,23 @@ a threadblock, or a proxy that sends for one. A *step* waits until a counter is 
 first served), and pauses. It moves bytes no faster than its own cap and its fair share of up to two resources. Then it
 releases the lock and increments a counter, at once or a delay later. Resources are links, ports and memories; they are
 shared max-min fairly by those who move at the moment.
-
-The compiled clock is in this file alone: a kept compilation looks at no other file when it decides whether to compile
-again.
 """
 
 from __future__ import annotations
 
+import ctypes
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from optcc.errors import InputError, SimulationError
 from optcc.export.mscclpp_file import Channel, MscclppOp, MscclppProgram, MscclppThreadblock, joined_channels
-from optcc.machine.kernels import Kernels
+from optcc.machine.native import NativeCode, array, call, struct
 from optcc.values.cluster import Cluster
 
-KERNELS = Kernels("clock", "the clocks of targets", 8)
-NOBODY = -1
-_WAIT, _LOCK, _PAUSE, _MOVE, _END = 0, 1, 2, 3, 4  # where a thread is within its step
 NONE = -1
 RING_NVLINK_PAYLOAD = 0.66
 """Of NVLink's nominal rate: 299 GB/s of 450, NCCL 2.28.9 on two H100s, 256 MiB, November 2026."""
@@ -175,7 +170,7 @@ class _TimedBlock:
         self.asked[lane] += 1
         self.steps.append(TimedStep(pause=self.shared.target.operation_s, post=asked))
         proxy, sent = self.shared.proxy[self.rank], self.shared.sent[lane]
-        served.append(replace(what, wait=asked, need=self.asked[lane], lock=proxy, post=sent))
+        served.append(what._replace(wait=asked, need=self.asked[lane], lock=proxy, post=sent))
         return served
 
 
@@ -253,8 +248,7 @@ def native_ring_s(cluster: Cluster, nbytes: int) -> float | None:
     return RING_LAUNCH_S + steps * RING_HOP_S + steps / ranks * nbytes / min(rates)
 
 
-@dataclass(frozen=True)
-class TimedStep:
+class TimedStep(NamedTuple):
     """One step, in this order: wait, lock, pause, move, unlock, post. Seconds, bytes, bytes per second; NONE: without.
 
     wait, need : a counter, and what it must have come to; post, delay : a counter, and how much later it is counted up
@@ -305,217 +299,35 @@ class TimedThreads:
     def seconds(self) -> float:
         """When the last thread is done. Raises SimulationError when some wait for ever."""
         steps = [step for thread in self._threads for step in thread]
-        ptr = np.cumsum([0, *map(len, self._threads)], dtype=np.int64)
-
-        columns = [
-            np.fromiter((getattr(step, one.name) for step in steps), type(one.default), len(steps))
-            for one in fields(TimedStep)
-        ]
-        shared: list[Any] = [np.array(self._rates, np.float64), np.array(self._counters, np.int64), self._locks]
-        time = _run(*[ptr, *columns, *shared])
-        if time < 0:
+        threads, time = (
+            _Threads(
+                threads=len(self._threads),
+                steps=len(steps),
+                counters=len(self._counters),
+                locks=self._locks,
+                resources=len(self._rates),
+                ptr=np.cumsum([0, *map(len, self._threads)], dtype=np.int64),
+                step=np.array(steps, _STEP),
+                rates=np.array(self._rates, np.float64),
+                count=np.array(self._counters, np.int64),
+            ),
+            ctypes.c_double(),
+        )
+        if call("planning_clock", threads, time) is NativeCode.STUCK:
             raise SimulationError("threads wait for ever")
-        return float(time)
+        return time.value
 
 
-@KERNELS.compiled()
-def _push(when: Any, what: Any, size: int, time: float, value: int) -> None:
-    i = size
-    while i > 0:
-        up = (i - 1) // 2
-        if when[up] <= time:
-            break
-        when[i], what[i] = when[up], what[up]
-        i = up
-    when[i], what[i] = time, value
+_STEP = np.dtype([(name, type(default)) for name, default in TimedStep._field_defaults.items()])
 
 
-@KERNELS.compiled()
-def _pop(when: Any, what: Any, size: int) -> int:
-    """Take the earliest away, out of `size`; returns what it is."""
-    first, time, value = what[0], when[size - 1], what[size - 1]
-    i = 0
-    while True:
-        low = 2 * i + 1
-        if low >= size - 1:
-            break
-        if low + 1 < size - 1 and when[low + 1] < when[low]:
-            low += 1
-        if when[low] >= time:
-            break
-        when[i], what[i] = when[low], what[low]
-        i = low
-    when[i], what[i] = time, value
-    return int(first)
-
-
-@KERNELS.compiled()
-def _share(active: Any, count: int, at: Any, cap: Any, one: Any, two: Any, rates: Any, left: Any, users: Any,
-           speed: Any) -> None:  # fmt: skip
-    """Max-min fair rates: no mover can have more without one that has less, or as little, having less."""
-    for r in range(len(rates)):
-        left[r], users[r] = rates[r], 0
-    open_ = 0
-    for i in range(count):
-        s = at[active[i]]
-        speed[i] = -1.0
-        open_ += 1
-        if one[s] >= 0:
-            users[one[s]] += 1
-        if two[s] >= 0:
-            users[two[s]] += 1
-    while open_:
-        least = np.inf
-        for r in range(len(rates)):
-            if users[r]:
-                least = min(least, left[r] / users[r])
-        lowest = np.inf
-        for i in range(count):
-            if speed[i] < 0:
-                lowest = min(lowest, cap[at[active[i]]])
-        capped = lowest <= least
-        bound = min(lowest, least) * (1 + 1e-9)
-        # Whom the tightest of all holds is decided before anything is taken away.
-        for i in range(count):
-            s = at[active[i]]
-            if speed[i] >= 0:
-                continue
-            held = cap[s] <= bound
-            if not capped:
-                held = held or (one[s] >= 0 and left[one[s]] <= bound * users[one[s]])
-                held = held or (two[s] >= 0 and left[two[s]] <= bound * users[two[s]])
-            if held:
-                speed[i] = -2.0
-        for i in range(count):
-            if speed[i] == -2.0:
-                s = at[active[i]]
-                speed[i] = min(bound, cap[s])
-                open_ -= 1
-                if one[s] >= 0:
-                    users[one[s]] -= 1
-                    left[one[s]] = max(0.0, left[one[s]] - speed[i])
-                if two[s] >= 0:
-                    users[two[s]] -= 1
-                    left[two[s]] = max(0.0, left[two[s]] - speed[i])
-
-
-@KERNELS.compiled()
-def _run(ptr: Any, wait: Any, need: Any, lock: Any, pause: Any, size: Any, cap: Any, one: Any, two: Any, post: Any,
-        delay: Any, rates: Any, counters: Any, locks: int) -> float:  # fmt: skip
-    """Seconds until all threads have run all their steps; -1: some wait for ever. Columns as `TimedStep` has them."""
-    threads, steps = len(ptr) - 1, len(wait)
-    at, where = ptr[:-1].copy(), np.zeros(threads, np.int8)
-    waiting, behind = np.full(len(counters), NOBODY), np.full(threads, NOBODY)  # lists of threads, by counter
-    holder, first, last = np.full(locks, NOBODY), np.full(locks, NOBODY), np.full(locks, NOBODY)
-    after = np.full(threads, NOBODY)  # lists of threads, by lock
-    when, what, events = np.empty(threads + steps + 1), np.empty(threads + steps + 1, np.int64), 0
-    active, count = np.empty(threads, np.int64), 0
-    remaining, speed = np.empty(threads), np.empty(threads)
-    left, users = np.empty(len(rates)), np.empty(len(rates), np.int64)
-    ready, ready_count = np.empty(threads + 1, np.int64), 0
-    for t in range(threads - 1, -1, -1):
-        ready[ready_count] = t
-        ready_count += 1
-    now, done = 0.0, 0
-    while True:
-        changed = False
-        while ready_count:
-            ready_count -= 1
-            t = ready[ready_count]
-            while True:
-                s = at[t]
-                if s == ptr[t + 1]:
-                    done += 1
-                    break
-                if where[t] == _WAIT:
-                    if wait[s] >= 0 and counters[wait[s]] < need[s]:
-                        behind[t] = waiting[wait[s]]
-                        waiting[wait[s]] = t
-                        break
-                    where[t] = _LOCK
-                if where[t] == _LOCK:
-                    k = lock[s]
-                    if k >= 0 and holder[k] != t:
-                        if holder[k] == NOBODY:
-                            holder[k] = t
-                        else:
-                            after[t] = NOBODY
-                            if first[k] == NOBODY:
-                                first[k] = t
-                            else:
-                                after[last[k]] = t
-                            last[k] = t
-                            break
-                    where[t] = _PAUSE
-                    if pause[s] > 0:
-                        _push(when, what, events, now + pause[s], t)
-                        events += 1
-                        break
-                if where[t] == _PAUSE:
-                    where[t] = _MOVE
-                    if size[s] > 0:
-                        active[count], remaining[count] = t, size[s]
-                        count += 1
-                        changed = True
-                        break
-                if where[t] == _MOVE:
-                    where[t] = _END
-                k = lock[s]
-                if k >= 0:
-                    holder[k] = first[k]
-                    if first[k] != NOBODY:
-                        ready[ready_count] = first[k]
-                        ready_count += 1
-                        first[k] = after[first[k]]
-                if post[s] >= 0:
-                    if delay[s] > 0:
-                        _push(when, what, events, now + delay[s], threads + post[s])
-                        events += 1
-                    else:
-                        counters[post[s]] += 1
-                        other, waiting[post[s]] = waiting[post[s]], NOBODY
-                        while other != NOBODY:
-                            following = behind[other]
-                            ready[ready_count] = other
-                            ready_count += 1
-                            other = following
-                at[t] += 1
-                where[t] = _WAIT
-        if done == threads:
-            return now
-        if changed or count:
-            _share(active, count, at, cap, one, two, rates, left, users, speed)
-        soonest = np.inf
-        for i in range(count):
-            soonest = min(soonest, remaining[i] / speed[i])
-        step = soonest
-        if events:
-            step = min(step, when[0] - now)
-        if step == np.inf:
-            return -1.0
-        now += step
-        kept = 0
-        for i in range(count):
-            rest = remaining[i] - step * speed[i]
-            if rest <= 1e-9 * size[at[active[i]]]:
-                ready[ready_count] = active[i]
-                ready_count += 1
-            else:
-                active[kept], remaining[kept] = active[i], rest
-                kept += 1
-        count = kept
-        while events and when[0] <= now * (1 + 1e-12):
-            value = _pop(when, what, events)
-            events -= 1
-            if value < threads:
-                ready[ready_count] = value
-                ready_count += 1
-            else:
-                k = value - threads
-                counters[k] += 1
-                other, waiting[k] = waiting[k], NOBODY
-                while other != NOBODY:
-                    following = behind[other]
-                    ready[ready_count] = other
-                    ready_count += 1
-                    other = following
+_Threads = struct(
+    "timed_threads",
+    {
+        **dict.fromkeys(("threads", "steps", "counters", "locks", "resources"), int),
+        "ptr": array(np.int64, "threads+1"),
+        "step": array(_STEP, "steps"),
+        "rates": array(np.float64, "resources"),
+        "count": array(np.int64, "counters", written=True),
+    },
+)

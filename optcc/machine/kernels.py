@@ -1,6 +1,6 @@
-"""Functions that are compiled: once on a machine, by one process, for all that come after it; and people are told.
+"""Functions that numba compiles: once on a machine, by one process, for all that come after it; and people are told.
 
-Without numba they are plain Python, which finds the same, a hundred times slower. Compiled code is kept in files of
+Compiled code is kept in files of
 this user, in folders that no other user can write, for they are executed. The first folder that can be written takes a
 file; all are looked at when one is wanted. So a home that is full, or cannot be written, costs nothing but another
 folder. A file begins with a digest: one that is damaged, cut short or of other sources is no file.
@@ -147,10 +147,7 @@ class Kernels:
 
     def compiled(self, **options: Any) -> Callable[[Function], Function]:
         """A decorator: numba's njit with these options."""
-        try:
-            from numba import njit
-        except ImportError:  # a rank that only runs plans
-            return lambda function: function
+        from numba import njit
 
         def compiled(function: Function) -> Function:
             made = njit(**options)(function)
@@ -207,11 +204,8 @@ class Kernels:
     @contextmanager
     def together(self) -> Iterator[None]:
         """What is compiled in here is compiled by one process: none takes over in between."""
-        try:
-            from numba.core.compiler_lock import global_compiler_lock
-        except ImportError:
-            yield
-            return
+        from numba.core.compiler_lock import global_compiler_lock
+
         with global_compiler_lock:
             self._depth += 1
             try:

@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 
 from optcc.schedule.assemble import cuts_by, granule
 from optcc.schedule.columns import GRANULE, Schedule, Stage
+from optcc.schedule.matchings import assigned, exchanged, grouped_by, waited_for_before
 from optcc.schedule.nics import (
     MAX_LANES,
     applies,
@@ -86,7 +87,7 @@ ONE = 2**28
 """Units that a NIC moves in a half, where steps are found: products of two such numbers fit into 64 bits."""
 TIES = 2**13
 """Which of equal pairs a matching takes is settled by numbers below this, and where their sums are equal, too, by
-`compiled.assigned`."""
+`matchings.assigned`."""
 SLACK = 2**12
 """1/SLACK of the landed data is left out, as cuts are rounded and pairs have a little more or less."""
 
@@ -265,8 +266,6 @@ def in_order(rows: DirectRows, waits: Ints, on: Ints) -> tuple[Ints, Ints]:
     """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
     sent before them when they are late, and they would be later still. Sums that a slow rank hands back do not: a late
     one would hold up all others."""
-    from optcc.schedule.compiled import grouped_by, waited_for_before  # with numba, which other families do without
-
     if not len(rows.src):
         return waits, on
     ptr, places = grouped_by(waits, len(rows.src))
@@ -316,8 +315,6 @@ def scheduled(
     transfers wait for earlier ones on their NIC, as in `in_order`; held : more pairs (row that waits, row that it waits
     for), which count if the second comes first
     """
-    from optcc.schedule.compiled import grouped_by  # with numba, which other families' plans do without
-
     key, pairs = rows.key.copy(), list(pairs)
     for waits, on in pairs:  # after what it waits for, also where their due times are too near
         np.maximum.at(key, waits, key[on] + 1)
@@ -691,8 +688,6 @@ def steps_of(parts: Ints) -> Steps:
 
     parts : (ranks, ranks), all row and column sums equal
     """
-    from optcc.schedule.compiled import assigned  # with numba, which other families' plans do without
-
     left, senders = parts.copy(), np.arange(len(parts))
 
     def matching(least: int) -> Ints:
@@ -837,8 +832,6 @@ def greedy_slots(
     first; ends : of steps, in `ONE`; margin : part of the half from the end of a slot until its bytes are counted on;
     chunk : part of the half that a chunk costs
     """
-    from optcc.schedule.compiled import exchanged  # with numba, which other families' plans do without
-
     ranks, lone = len(live), starving(live, shares)
     # The amount that a NIC moves in the half: the starving rank's NICs are busy all the time.
     of_lone = (sum((b for r, b in parts if r == lone), Fraction(0)) for hub, parts in enumerate(adding) if hub != lone)
@@ -1235,8 +1228,6 @@ class _SeveralHalf:
 
     def _rest(self, rail: int, begin: int, end: int, into: set[int], out: set[int]) -> None:
         """Among hubs, where there are quiet rails as much as they have for each other."""
-        from optcc.schedule.compiled import assigned  # with numba, which other families' plans do without
-
         rows, cols = (self._hubs(rail, {rail: taken}) for taken in (out, into))
         had = self.sent * self.weight >> COARSE
         worth = self.ties - had * had * TIES

@@ -27,6 +27,7 @@ import numpy as np
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct import Ints, Kind, Used, rows_of, scheduled
+from optcc.schedule.matchings import assigned
 from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, pace_lines, pod_numbers, uplinks
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
 from optcc.schedule.routes import Routes, no_collection
@@ -187,9 +188,7 @@ class GroupSteps:
         uplinks: Sequence[Fraction | None],
         apart: int | None,
     ) -> None:
-        from optcc.schedule.compiled import assigned  # with numba, which other families' plans do without
-
-        self.trees, self.groups, self.apart, self.assigned = trees, groups, apart, assigned
+        self.trees, self.groups, self.apart = trees, groups, apart
         ranks, served = len(groups), [{*rails} for rails in used]
         nics = [len(rails) for rails in served]
         self.half = UNIT * max(-(-len(trees) * (ranks - 1) // sum(nics)), -(-len(trees) // (2 * min(nics))))
@@ -259,7 +258,7 @@ class GroupSteps:
             if any(self.uplinks):
                 self._keep_room(due, here, crossed, Fraction(turn + 1, len(rails)))
             can = due != NEVER
-            into = self.assigned(np.where(can, ONE_MORE + step * UNIT - due, 0))
+            into = assigned(np.where(can, ONE_MORE + step * UNIT - due, 0))
             goes = can[np.arange(len(here)), into]
             for src, dst in zip(here[goes].tolist(), here[into[goes]].tolist(), strict=True):
                 own = self.ready[src, dst]

@@ -18,6 +18,7 @@ from optcc.errors import InputError
 from optcc.schedule import Lane, Port, Schedule
 from optcc.values.cluster import Cluster
 
+TICKS_PER_S = 10**12
 LONGEST_S = 10**6
 """Times beyond this many seconds are refused: sums of them stay far inside 64-bit ticks."""
 DETECT_S = Fraction(1, 1000)
@@ -48,7 +49,7 @@ class Fault:
 
 @dataclass(frozen=True, eq=False)
 class FaultTables:
-    """Faults as the event loop takes them (`Resources`), and the lanes that detours may use.
+    """Faults as the simulator's loop takes them, and the lanes that detours may use.
 
     changes : port -> (ticks, rate out, rate in), ascending; deaths : port -> (ticks, ticks when noticed)
     notices : ticks, ascending, after which lanes change; lanes : the lanes given, then backups
@@ -112,8 +113,6 @@ def fault_tables(schedule: Schedule, lanes: Sequence[Lane], faults: Sequence[Fau
 
 
 def _to_ticks(seconds: float | Fraction) -> int:
-    from optcc.simulation.event_loop import TICKS_PER_S  # with numba, which whoever only states a fault does without
-
     return round(Fraction(seconds) * TICKS_PER_S)
 
 

@@ -23,24 +23,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.errors import InputError, SimulationError
+from optcc.machine.native import NativeCode, Struct, array, call, struct
 from optcc.schedule import Lane, Schedule
 from optcc.schedule.columns import Stripes, stripes_of
-from optcc.simulation.event_loop import (
-    LAST,
-    NEVER,
-    NO_WAY,
-    TICKS_PER_S,
-    TOO_LONG,
-    Resources,
-    Times,
-    Work,
-    run_events,
-    waiting_rows,
-)
-from optcc.simulation.faults import LONGEST_S, Fault, FaultTables, fault_tables
+from optcc.simulation.faults import LONGEST_S, TICKS_PER_S, Fault, FaultTables, fault_tables
 from optcc.values.units import Quantity, as_seconds
 
-assert LAST == LONGEST_S * TICKS_PER_S
+NEVER = 2**62
+"""Ticks; beyond all times."""
 
 Receivers = Literal["stripes", "packets"]
 """What links and receiving ports serve in order: whole stripes, or packets, so that senders share them."""
@@ -142,45 +132,105 @@ def simulate(
             raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))
     stripes = stripes_of(schedule)
     tables = fault_tables(schedule, stripes.lanes, faults)
-    missing, dependents = np.diff(schedule.dep_ptr), waiting_rows(schedule.dep_ptr, schedule.dep_idx)
-    work = Work(stripes.row, stripes.lane, stripes.length, stripes.ptr, missing, *dependents)
-    fabric = _fabric(schedule, stripes, tables, round(Fraction(alpha) * TICKS_PER_S), per_chunk)
-    packets = receivers == "packets"
-    if packets:  # work is bytes over rates: a resource without rate takes too long, and divides by something
-        fabric = fabric._replace(rate=np.maximum(fabric.rate, 1e-30))
-    times = _times(stripes, tables, len(fabric.rate) if packets else 0)
-    outcome, about, ticks, logged = run_events(work, fabric, times, packets, service == "plan")
-    if outcome == TOO_LONG:
+    rows, packets = len(schedule), receivers == "packets"
+    work = _Work(
+        rows=rows,
+        stripes=len(stripes.row),
+        waits=len(schedule.dep_idx),
+        **{name: getattr(stripes, name) for name in ("row", "lane", "length", "ptr")},
+        **{name: getattr(schedule, name) for name in ("dep_ptr", "dep_idx")},
+    )
+    fabric = _fabric(schedule, stripes, tables, round(Fraction(alpha) * TICKS_PER_S), per_chunk, packets)
+    found = _times(stripes, tables, fabric.resources if packets else 0)
+    sizes = {"rows": rows, "stripes": len(stripes.row), "resources": len(found["queue"])}
+    how = {"packets": packets, "by_row": service == "plan"}
+    times = _Times(**sizes, log_room=len(found["log_at"]), **how, **found)
+    outcome = call("planning_simulate", work, fabric, times)
+    if outcome is NativeCode.TOO_LONG:
         raise SimulationError(f"the transfers take over {LONGEST_S} s: check sizes and rates")
-    if outcome == NO_WAY:
-        raise SimulationError(_no_way(schedule, stripes, tables, about, ticks))
-    if times.parts.any():
-        stuck = int(np.argmax(times.parts > 0))
+    if outcome is NativeCode.NO_WAY:
+        raise SimulationError(_no_way(schedule, stripes, tables, times.about, times.ticks))
+    if found["parts"].any():
+        stuck = int(np.argmax(found["parts"] > 0))
         raise SimulationError(
             f"deadlock: transfer {stuck} (rank {schedule.src[stuck]} to {schedule.dst[stuck]}) never becomes ready"
         )
-    log = Services(times.log_stripe, times.log_at, times.log_begin, times.log_end).where(np.arange(logged))
+    log = Services(*(found[f"log_{name}"][: times.logged] for name in ("stripe", "at", "begin", "end")))
     on_link = log.resource >= 2 * len(schedule.ports)
     return Simulation(
         schedule=schedule,
-        stripes=replace(stripes, lane=times.via, lanes=tables.lanes),
-        time_s=int(times.finish.max(initial=0)) / TICKS_PER_S,
-        start=np.minimum.reduceat(times.out_begin, stripes.ptr[:-1]) if len(schedule) else times.out_begin,
-        finish=times.finish / TICKS_PER_S,
-        stripe_start=times.out_begin,
-        stripe_end=times.out_end,
-        land_start=times.in_begin,
-        land_end=times.in_end,
+        stripes=replace(stripes, lane=found["via"], lanes=tables.lanes),
+        time_s=int(found["finish"].max(initial=0)) / TICKS_PER_S,
+        start=np.minimum.reduceat(found["out_begin"], stripes.ptr[:-1]) if rows else found["out_begin"],
+        finish=found["finish"] / TICKS_PER_S,
+        stripe_start=found["out_begin"],
+        stripe_end=found["out_end"],
+        land_start=found["in_begin"],
+        land_end=found["in_end"],
         crossings=log.where(on_link),
         lost=log.where(~on_link),
         receivers=receivers,
-        worked=times.queue[:, 3] / TICKS_PER_S,
+        worked=found["queue"][:, 3] / TICKS_PER_S,
     )
 
 
+# The structs of native/planning.h, which says what is in them.
+
+
+_Work = struct(
+    "simulated_work",
+    {
+        **dict.fromkeys(("rows", "stripes", "waits"), int),
+        **dict.fromkeys(("row", "lane"), array(np.int32, "stripes")),
+        "length": array(np.int64, "stripes"),
+        **dict.fromkeys(("ptr", "dep_ptr"), array(np.int64, "rows+1")),
+        "dep_idx": array(np.int64, "waits"),
+    },
+)
+
+
+_Fabric = struct(
+    "simulated_fabric",
+    {
+        **dict.fromkeys(("ports", "resources", "lanes", "lanes_given", "crossed", "notices", "changes", "alpha"), int),
+        "chain_ptr": array(np.int64, "lanes+1"),
+        "chain": array(np.int32, "crossed"),
+        "rate": array(np.float64, "resources"),
+        "fixed": array(np.int64, "resources"),
+        "change_ptr": array(np.int64, "resources+1"),
+        "change_at": array(np.int64, "changes"),
+        "change_rate": array(np.float64, "changes"),
+        **dict.fromkeys(("dies", "noticed"), array(np.int64, "resources")),
+        "notice": array(np.int64, "notices"),
+        "detour": array(np.int32, "notices+1", "lanes_given"),
+        "room": array(np.int64, "ports"),
+    },
+)
+
+
+_Times = struct(
+    "simulated_times",
+    {
+        **dict.fromkeys(("rows", "stripes", "resources", "log_room", "packets", "by_row"), int),
+        **dict.fromkeys(("finish", "parts"), array(np.int64, "rows", written=True)),
+        **dict.fromkeys(("out_begin", "out_end", "in_begin", "in_end"), array(np.float64, "stripes", written=True)),
+        "via": array(np.int32, "stripes", written=True),
+        **dict.fromkeys(("log_stripe", "log_at"), array(np.int32, "log_room", written=True)),
+        **dict.fromkeys(("log_begin", "log_end"), array(np.float64, "log_room", written=True)),
+        "queue": array(np.float64, "resources", 4, written=True),
+        **dict.fromkeys(("about", "ticks", "logged"), int),
+    },
+)
+
+
 def _fabric(
-    schedule: Schedule, stripes: Stripes, tables: FaultTables, alpha: int, per_chunk: float | Fraction
-) -> Resources:
+    schedule: Schedule,
+    stripes: Stripes,
+    tables: FaultTables,
+    alpha: int,
+    per_chunk: float | Fraction,
+    packets: bool,
+) -> Struct:
     ports, links = len(schedule.ports), len(schedule.links)
     rates = [
         *(p.out_rate for p in schedule.ports),
@@ -202,19 +252,28 @@ def _fabric(
     for before, after in pairwise(tables.detour):
         moved = (before != after) & (after >= 0)
         room += np.bincount(out[after[moved]], used[moved], ports)
-    return Resources(
+    rate = np.array(rates, np.float64)
+    if packets:  # work is bytes over rates: a resource without rate takes too long, and divides by something
+        rate = np.maximum(rate, 1e-30)
+    return _Fabric(
         ports=ports,
+        resources=len(rates),
+        lanes=len(tables.lanes),
+        lanes_given=len(stripes.lanes),
+        crossed=int(chain_ptr[-1]),
+        notices=len(tables.notices),
+        changes=sum(map(len, changes)),
         alpha=alpha,
         chain_ptr=chain_ptr,
         chain=_chains(tables.lanes, chain_ptr, ports),
-        rate=np.array(rates, np.float64),
+        rate=rate,
         fixed=np.repeat(np.array([round(Fraction(per_chunk) * TICKS_PER_S), 0], np.int64), [2 * ports, links]),
         change_ptr=_ptr(changes),
         change_at=np.array([at for steps in changes for at, _ in steps], np.int64),
         change_rate=np.array([rate for steps in changes for _, rate in steps], np.float64),
         dies=dies,
         noticed=noticed,
-        notices=np.array(tables.notices, np.int64),
+        notice=np.array(tables.notices, np.int64),
         detour=tables.detour,
         room=room.astype(np.int64),
     )
@@ -235,25 +294,23 @@ def _ptr(lists: Sequence[Sequence[object]]) -> NDArray[np.int64]:
     return np.array(list(accumulate(map(len, lists), initial=0)), np.int64)
 
 
-def _times(stripes: Stripes, tables: FaultTables, resources: int) -> Times:
-    """Room for what the event loop finds out. A stripe is lost at most once for each death."""
+def _times(stripes: Stripes, tables: FaultTables, resources: int) -> dict[str, NDArray[Any]]:
+    """Room for what the loop finds, the arrays of `_Times`. A stripe is lost at most once for each death.
+
+    resources : that have a queue, which they have if they serve packets
+    """
     count, deaths = len(stripes.row), len(tables.deaths)
     links = max((len(lane.links) for lane in tables.lanes), default=0)
     log = count * (2 * deaths + links * (deaths + 1))
-    return Times(
-        finish=np.zeros(len(stripes.ptr) - 1, np.int64),
-        parts=np.diff(stripes.ptr),
-        out_begin=np.zeros(count),
-        out_end=np.zeros(count),
-        in_begin=np.zeros(count),
-        in_end=np.zeros(count),
-        via=tables.detour[0][stripes.lane] if deaths else stripes.lane,
-        log_stripe=np.empty(log, np.int32),
-        log_at=np.empty(log, np.int32),
-        log_begin=np.empty(log),
-        log_end=np.empty(log),
-        queue=np.zeros((resources, 4)),
-    )
+    return {
+        "finish": np.zeros(len(stripes.ptr) - 1, np.int64),
+        "parts": np.diff(stripes.ptr),
+        **{name: np.zeros(count) for name in ("out_begin", "out_end", "in_begin", "in_end")},
+        "via": tables.detour[0][stripes.lane] if deaths else stripes.lane,
+        **{name: np.empty(log, np.int32) for name in ("log_stripe", "log_at")},
+        **{name: np.empty(log) for name in ("log_begin", "log_end")},
+        "queue": np.zeros((resources, 4)),
+    }
 
 
 def _no_way(schedule: Schedule, stripes: Stripes, tables: FaultTables, stripe: int, ticks: int) -> str:

@@ -57,7 +57,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-PACKAGES = ("numpy", "numba", "scipy", "cvxpy", "highspy")
+PACKAGES = ("numpy", "scipy", "cvxpy", "highspy")
 """What the figures may depend on."""
 
 
@@ -1056,10 +1056,10 @@ def write(evaluation: Evaluation, path: Path) -> list[Path]:
 
 
 def code() -> str:
-    """Sixteen hex digits of what results depend on: optcc's sources, Python, and packages."""
+    """Sixteen hex digits of what results depend on: optcc's sources and library, Python, and packages."""
     found = hashlib.sha256(repr([platform.python_version(), *map(package_version, PACKAGES)]).encode())
     for folder, folders, names in os.walk(Path(optcc.__file__).parent, followlinks=True):
         folders.sort()
-        for name in sorted(name for name in names if name.endswith(".py")):
+        for name in sorted(name for name in names if name.endswith((".py", ".so"))):
             found.update(name.encode() + Path(folder, name).read_bytes())
     return found.hexdigest()[:16]

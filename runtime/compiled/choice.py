@@ -77,10 +77,8 @@ def warm(path: ChunkPath) -> None:
     if path.name != "compiled":
         return
     from optcc.runtime.compiled.compiling import compile_all
-    from optcc.schedule.compiled import make_ready
 
     compile_all(path.over)
-    make_ready()  # with which ranks lower direct exchange
 
 
 def engines(path: ChunkPath, flows: FlowTransport, wires: Any) -> Callable[..., Engine]:

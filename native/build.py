@@ -1,0 +1,48 @@
+"""Compile native/*.c to one shared library: python native/build.py OUTPUT
+
+Any C compiler does, and no header of Python is needed. CC names it, else it is cc, else the one of the package ziglang
+where that is installed. CFLAGS are added. `SOURCES` and `HEADERS` are all files; another one is listed there.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+SOURCES = ("assign.c", "clock.c", "simulate.c", "trees.c")
+HEADERS = ("planning.h",)
+FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC")
+
+
+def compiler() -> list[str]:
+    """The command of a C compiler."""
+    if os.environ.get("CC"):
+        return shlex.split(os.environ["CC"])
+    if shutil.which("cc"):
+        return ["cc"]
+    if importlib.util.find_spec("ziglang"):
+        return [sys.executable, "-m", "ziglang", "cc"]
+    sys.exit("no C compiler: install gcc and libc6-dev, or pip install ziglang and set CC='python -m ziglang cc'")
+
+
+def build(output: Path) -> None:
+    """Make the library, whole or not at all. Raises CalledProcessError where the compiler fails."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = output.with_name(f"{output.name}.{os.getpid()}")
+    flags = [*FLAGS, *shlex.split(os.environ.get("CFLAGS", ""))]
+    sources = [str(HERE / name) for name in SOURCES]
+    try:
+        subprocess.run([*compiler(), *flags, "-shared", "-o", str(unfinished), *sources, "-lm"], check=True)
+        unfinished.replace(output)
+    finally:
+        unfinished.unlink(missing_ok=True)
+
+
+if __name__ == "__main__":
+    build(Path(sys.argv[1]))

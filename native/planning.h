@@ -1,0 +1,203 @@
+/* What planning and simulating spend their time on: the interface between optcc/machine/native.py's callers and C.
+ *
+ * Every function returns a `planning_code`. None keeps anything between calls, starts threads or writes but into the
+ * arrays that it is given; all memory that one allocates is freed when it returns. Numbers that index an array are
+ * checked before they are used; the lengths of arrays are the caller's word.
+ *
+ * Results are the same to the bit on all machines: doubles are IEEE 754, computed in the order written here, so these
+ * files are compiled without contraction into fused operations and without -ffast-math. */
+#ifndef OPTCC_PLANNING_H
+#define OPTCC_PLANNING_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#define PLANNING_API __attribute__((visibility("default")))
+
+/* Counted up with every change of this file that a caller notices. */
+#define PLANNING_ABI 1
+
+enum planning_code {
+  PLANNING_DONE = 0,
+  PLANNING_NO_MEMORY = 1,
+  PLANNING_BAD_INDEX = 2, /* a number beyond the array that it points into, or a count below 0 */
+  PLANNING_NO_TREE = 3,   /* costs that join no tree, or arcs that lead nowhere */
+  PLANNING_STUCK = 4,     /* something waits for ever */
+  PLANNING_TOO_LONG = 5,  /* a time that does not fit the clock */
+  PLANNING_NO_WAY = 6,    /* no live port is left for a stripe */
+};
+
+PLANNING_API int32_t planning_abi(void);
+
+/* Zeroed memory for `count` elements; NULL where there is none, and for a count below 0. */
+static inline void *planning_zeroed(int64_t count, size_t size)
+{
+  return count < 0 ? NULL : calloc(count > 0 ? (size_t)count : 1, size);
+}
+
+static inline int64_t planning_max(int64_t a, int64_t b)
+{
+  return b > a ? b : a;
+}
+
+/* ---- assign.c: direct exchange ---- */
+
+/* column_of (rows): for each row of worth (rows, columns) its column, -1 for rows beyond the columns: a matching of
+ * greatest total worth. Of several such it is the one that scipy 1.11 to 1.18 take. */
+PLANNING_API int planning_assign(int64_t rows, int64_t columns, const double *worth, int64_t *column_of);
+
+/* One step of a direct exchange. Amounts are in units of which a NIC moves `one` in the half of a plan. */
+struct exchange_step {
+  int64_t rails, ranks;
+  int64_t begin, end;      /* of the step, in `one` */
+  int64_t cost, one, tie;  /* of a chunk; of the half; ties settle below this */
+  const uint8_t *senders;  /* (rails, ranks): those that may */
+  const uint8_t *receivers;
+  const int64_t *needs;    /* (ranks, ranks): a pair's total */
+  int64_t *served;         /* (ranks, ranks): the amount sent, updated */
+  int64_t *limit;          /* (ranks, ranks): the amount that is ready, updated */
+  const int64_t *late;     /* (ranks, ranks): added to a pair's delay */
+  const int64_t *ties;     /* (ranks, ranks): less than `tie` */
+  int64_t *found;          /* (rails * ranks, 4): place of the rail, sender, receiver, amount */
+};
+
+/* On each rail a matching of the pairs furthest behind; `count` rows of `found` are filled. */
+PLANNING_API int planning_exchange(const struct exchange_step *step, int64_t *count);
+
+/* CSR: ptr (groups + 1), places (count): the places in `numbers` of each number from 0 to groups - 1, ascending. */
+PLANNING_API int planning_group(int64_t count, const int64_t *numbers, int64_t groups, int64_t *ptr, int64_t *places);
+
+/* Rows of a direct exchange, and what each waits for by itself (CSR ptr, on). */
+struct exchange_rows {
+  int64_t rows, ordered, waits; /* ordered: entries of `order`; waits: of `on` */
+  int64_t most;                 /* of the dependencies of earlier rows that a row waits for */
+  const int64_t *order;         /* rows by time */
+  const int64_t *nics;          /* (rows): number of the row's NIC, from 0 */
+  const int64_t *keys;          /* (rows) */
+  const uint8_t *free;          /* (rows): does not wait so */
+  const int64_t *ptr;           /* (rows + 1) */
+  const int64_t *on;
+  int64_t *pairs;               /* (ordered * most, 2): row that waits, row that it waits for */
+};
+
+/* A row waits for the latest dependencies of earlier rows on its NIC: those of the greatest key, except its own. */
+PLANNING_API int planning_order(const struct exchange_rows *rows, int64_t *count);
+
+/* ---- trees.c: cheapest spanning trees, for packing them. Costs are (nodes, nodes), [into, from] ---- */
+
+/* Resources that the ways between ranks use: source, target (ways), ranks; uses (ways, most), -1 for none. */
+struct priced_ways {
+  int64_t ways, most, ranks, resources;
+  int64_t pairs;                    /* 1: the cheapest root alone; or as many as ranks: every root */
+  const int64_t *source, *target, *uses;
+  const double *prices;             /* (resources) */
+  double slack;                     /* by how much dearer than the mean arc one may be that makes a tree shallower */
+  int64_t *roots, *hops;            /* (pairs) */
+  int64_t *up, *down;               /* (pairs, ranks): the way up or down of every rank, -1 at the root */
+  double *load;                     /* (pairs, resources): how often each is used */
+  double least;                     /* cost of the cheapest pair */
+};
+
+PLANNING_API int planning_price_pairs(struct priced_ways *ways);
+
+/* Shrink a strongly connected graph of n nodes to one. parent, source, target (2 n): for `made` nodes, the n given ones
+ * first, the node it was shrunk into (-1: the last one), and both ends of its cheapest incoming arc. */
+PLANNING_API int planning_shrink(int64_t n, const double *cost, int32_t *parent, int32_t *source, int32_t *target,
+                                 int64_t *made);
+
+/* tree (n): where each node's arc comes from in the cheapest tree away from `root`; -1 at the root. */
+PLANNING_API int planning_open(int64_t n, int64_t root, int64_t made, const int32_t *parent, const int32_t *source,
+                               const int32_t *target, int32_t *tree);
+
+/* Give nodes, the deepest first, a shallower parent whose arc costs at most `slack` more than now; then the cheapest of
+ * that depth. deepest: the depth of the tree. */
+PLANNING_API int planning_flatten(int64_t n, int32_t *tree, const double *cost, double slack, int64_t *deepest);
+
+/* Move the root of a pair of trees to where both together are shallowest. If one tree leads from c to the root and the
+ * other from the root to c, c can be the root instead; the two arcs change trees, and each resource carries the same. */
+PLANNING_API int planning_recentre(int64_t n, int64_t *root, int32_t *up, int32_t *down);
+
+/* ---- clock.c: threads that run steps in order, counters that they wait for, rates that they share ---- */
+
+/* In this order: wait, lock, pause, move, unlock, post. -1: without. Seconds, bytes, bytes per second. */
+struct timed_step {
+  int64_t wait, need; /* a counter, and what it must have come to */
+  int64_t lock;       /* first come, first served */
+  double pause, nbytes, cap;
+  int64_t one, two;   /* resources that the bytes pass */
+  int64_t post;       /* a counter that is counted up */
+  double delay;       /* so much later */
+};
+
+struct timed_threads {
+  int64_t threads, steps, counters, locks, resources;
+  const int64_t *ptr;               /* (threads + 1): steps of thread t are ptr[t] to ptr[t + 1] */
+  const struct timed_step *step;    /* (steps) */
+  const double *rates;              /* (resources), shared max-min fairly by those who move at the moment */
+  int64_t *count;                   /* (counters): what they begin with; updated */
+};
+
+/* seconds: until all threads have run all their steps. */
+PLANNING_API int planning_clock(const struct timed_threads *threads, double *seconds);
+
+/* ---- simulate.c: the simulator's loop ---- */
+
+/* Times are ticks. Ties are broken by event and number, so a run is deterministic. */
+#define TICKS_PER_S INT64_C(1000000000000)
+#define LAST_TICK INT64_C(1000000000000000000) /* what ends later is refused, so that no sum of times overflows */
+#define NEVER_TICK (INT64_C(1) << 62)
+#define LONGEST_LANE 8 /* resources: port, pod, spine, spine, pod, port */
+
+/* What is to be sent: the schedule's rows cut into stripes. */
+struct simulated_work {
+  int64_t rows, stripes, waits;
+  const int32_t *row;     /* (stripes) */
+  const int32_t *lane;    /* (stripes), of the lanes before faults */
+  const int64_t *length;  /* (stripes), bytes */
+  const int64_t *ptr;     /* (rows + 1): stripes of a row */
+  const int64_t *dep_ptr; /* (rows + 1), dep_idx (waits): CSR, the rows that a row waits for */
+  const int64_t *dep_idx;
+};
+
+/* What it is sent over. Resource p is port p sending, ports + p is port p receiving, 2 ports + l is link l; a lane is a
+ * chain of resources. */
+struct simulated_fabric {
+  int64_t ports, resources;
+  int64_t lanes, lanes_given; /* with backups, without */
+  int64_t crossed, notices, changes;
+  int64_t alpha;             /* ticks between a sending port and what comes next */
+  const int64_t *chain_ptr;  /* (lanes + 1), chain (crossed): CSR, a lane's resources in order */
+  const int32_t *chain;
+  const double *rate;        /* (resources), bytes per second */
+  const int64_t *fixed;      /* (resources), ticks spent on each stripe before its first byte */
+  const int64_t *change_ptr; /* (resources + 1), change_at, change_rate (changes): CSR, when a rate falls, and to what */
+  const int64_t *change_at;
+  const double *change_rate;
+  const int64_t *dies;       /* (resources): when the rate falls to 0, and when that is noticed, else NEVER_TICK */
+  const int64_t *noticed;
+  const int64_t *notice;     /* (notices), ascending */
+  const int32_t *detour;     /* (notices + 1, lanes_given): after so many notices a stripe goes by that lane, -1: none */
+  const int64_t *room;       /* (ports): how many stripes can ever wait for the port */
+};
+
+/* What is found. Seconds, except for `finish`. */
+struct simulated_times {
+  int64_t rows, stripes, resources; /* resources that have a queue: all of them, or none */
+  int64_t log_room;           /* entries of the log */
+  int64_t packets;            /* links and receiving ports serve packets, or else whole stripes */
+  int64_t by_row;             /* a sending port serves the lowest row that is ready, or else what was ready first */
+  int64_t *finish;            /* (rows), ticks, of what has landed so far */
+  int64_t *parts;             /* (rows), stripes that have not landed; the caller fills it */
+  double *out_begin, *out_end, *in_begin, *in_end; /* (stripes), service by the ports */
+  int32_t *via;               /* (stripes), the lane they went by; the caller fills it with the lanes of `detour[0]` */
+  int32_t *log_stripe, *log_at; /* (log_room): crossings of links, and services by ports that were lost */
+  double *log_begin, *log_end;
+  double *queue;              /* (resources, 4): see simulate.c */
+  int64_t about, ticks, logged; /* the stripe that an error is about; when; entries of the log */
+};
+
+PLANNING_API int planning_simulate(const struct simulated_work *work, const struct simulated_fabric *fabric,
+                                   struct simulated_times *times);
+
+#endif

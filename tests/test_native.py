@@ -1,0 +1,248 @@
+"""The library of C code: built, loaded or refused; its structs are the header's; it keeps to what it is given."""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+from fractions import Fraction
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import optcc
+from optcc.cli.doctor import examine
+from optcc.errors import InputError
+from optcc.export import mscclpp_clock
+from optcc.machine import native
+from optcc.machine.native import NativeCode, Pointer, array, call, struct
+from optcc.schedule import Schedule, matchings
+from optcc.schedule.direct import DirectExchange
+from optcc.schedule.matchings import assigned, grouped_by, waited_for_before
+from optcc.simulation import simulator
+from optcc.simulation.faults import LONGEST_S, TICKS_PER_S, Fault
+from optcc.simulation.simulator import NEVER, simulate
+from optcc.theory import packing
+from optcc.values.cluster import Cluster
+from tests.fabrics import gpu_cluster, pods_of
+
+ROOT = Path(__file__).resolve().parents[1]
+HEADER = (ROOT / "native" / "planning.h").read_text(encoding="utf-8")
+STRUCTS = (
+    *(matchings._Step, matchings._Rows, packing._Priced, mscclpp_clock._Threads),
+    *(simulator._Work, simulator._Fabric, simulator._Times),
+)
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the library is looked for; nothing is there."""
+    monkeypatch.setattr(native, "LIBRARY", tmp_path / "liboptcc.so")
+    native.library.cache_clear()
+    yield tmp_path / "liboptcc.so"
+    native.library.cache_clear()
+
+
+def build(output: Path, sources: Path = ROOT / "native", **environ: str) -> None:
+    done = subprocess.run(
+        [sys.executable, str(sources / "build.py"), str(output)],
+        env={**os.environ, **environ}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, ""), done.stderr
+
+
+# Found, or not.
+
+
+def test_who_has_no_library_is_told_how_to_get_it(elsewhere: Path) -> None:
+    with pytest.raises(InputError, match=r"no compiled code.*got 'no file'\. make setup.*pip install"):
+        native.library()
+    elsewhere.write_bytes(b"no library")
+    with pytest.raises(InputError, match=r"no compiled code.*(invalid ELF header|file too short)"):
+        native.library()
+    (found,) = (part for part in examine() if part.part == "liboptcc")
+    assert (found.present, found.get) == (False, native.WAY_OUT)
+
+
+def test_a_library_of_another_version_is_refused(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    build(elsewhere, CFLAGS="-Werror")
+    assert native.library().planning_abi() == native.ABI
+    native.library.cache_clear()
+    monkeypatch.setattr(native, "ABI", native.ABI + 1)
+    with pytest.raises(InputError, match=f"expected interface {native.ABI}, got {native.ABI - 1}"):
+        native.library()
+
+
+def test_bounds_and_topologies_do_without_it(elsewhere: Path) -> None:
+    cluster = optcc.load_topology("example:h100-8x400g", servers=4).cluster.degrade("server1/mlx5_0")
+    assert optcc.lower_bound(cluster, 2**20).seconds > 0
+    assert native.library.cache_info().misses == 0
+    with pytest.raises(InputError, match="no compiled code"):
+        optcc.plan(cluster, 2**20, alpha="5us")
+
+
+def test_without_a_compiler_the_build_says_what_to_install(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "native" / "build.py"), str(tmp_path / "it.so")]
+    done = subprocess.run(command, env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "install gcc and libc6-dev" in done.stderr
+
+
+# The border.
+
+
+def fields_of(name: str) -> list[str]:
+    """The names of a struct's fields in the header, in order."""
+    found = re.search(rf"^struct {name} {{\n(.*?)^}};", HEADER, re.M | re.S)
+    assert found, name
+    body = re.sub(r"/\*.*?\*/", "", found[1], flags=re.S)
+    return [name for line in body.split(";") for name in re.findall(r"\*?(\w+)\s*(?:,|$)", line.strip())]
+
+
+@pytest.mark.parametrize("kind", STRUCTS, ids=lambda kind: kind.__name__)
+def test_structs_are_those_of_the_header(kind: type[native.Struct]) -> None:
+    assert list(kind.layout) == fields_of(kind.__name__)
+
+
+def test_constants_are_those_of_the_header() -> None:
+    assert list(mscclpp_clock._STEP.names or ()) == fields_of("timed_step")
+    said = re.findall(r"^  PLANNING_(\w+) = (\d+)", HEADER, re.M)
+    assert {name: int(value) for name, value in said} == {outcome.name: outcome.value for outcome in NativeCode}
+    defined = dict(re.findall(r"#define (\w+) (?:INT64_C\()?(\d+)\)?", HEADER))
+    assert int(defined["TICKS_PER_S"]) == TICKS_PER_S
+    assert int(defined["LAST_TICK"]) == LONGEST_S * TICKS_PER_S
+    assert int(defined["PLANNING_ABI"]) == native.ABI
+    assert "#define NEVER_TICK (INT64_C(1) << 62)" in HEADER
+    assert NEVER == 2**62
+
+
+def test_arrays_of_another_type_or_shape_are_refused() -> None:
+    pair = struct("pair", {"count": int, "given": array(np.int64, "count+1"), "made": array(np.int64, 2, written=True)})
+    right = {"given": np.arange(4), "made": np.zeros(2, np.int64)}
+    assert pair(count=3, **right).count == 3
+    fixed = np.zeros(2, np.int64)
+    fixed.flags.writeable = False
+    for wrong in (
+        {"given": np.arange(4.0)}, {"given": np.arange(3)}, {"given": np.arange(8)[::2]},
+        {"given": np.arange(4).reshape(2, 2)}, {"made": fixed},
+    ):  # fmt: skip
+        with pytest.raises(TypeError, match=r"given|made"):
+            pair(count=3, **{**right, **wrong})
+    assert isinstance(pair.layout["given"], Pointer)
+    with pytest.raises(TypeError, match="gaps"):
+        call("planning_assign", 2, 2, np.zeros((4, 2))[::2], np.zeros(2, np.int64))
+
+
+def hurt() -> Cluster:
+    return Cluster.uniform(servers=4, nics=2, rate=10**9).degrade("server1/nic0")
+
+
+def direct(cluster: Cluster) -> Schedule:
+    return DirectExchange(4, "one-starves", last=Fraction(2, 5)).lower(cluster, 2**16)
+
+
+def test_numbers_beyond_their_tables_are_refused() -> None:
+    schedule, one = direct(hurt()), np.zeros(1, np.int64)
+    for wrong in (len(schedule), -1):
+        waits = schedule.dep_idx.copy()
+        waits[3] = wrong
+        with pytest.raises(InputError, match="planning_simulate: a number beyond its table"):
+            simulate(schedule.replace(dep_idx=waits))
+        with pytest.raises(InputError, match="planning_group"):
+            grouped_by(np.array([0, 7 if wrong > 0 else wrong]), 7)
+        for at in ("order", "nics", "on"):
+            given = {"order": one, "nics": one, "keys": one, "free": one > 0, "ptr": np.arange(2), "on": one}
+            with pytest.raises(InputError, match="planning_order"):
+                waited_for_before(**{**given, at: one + (2**40 if wrong > 0 else wrong)}, most=3)
+    tree, deepest = np.array([1, 2, 0], np.int32), ctypes.c_int64()
+    assert call("planning_flatten", 3, tree, np.ones((3, 3)), 0.0, deepest) is NativeCode.NO_TREE
+    assert call("planning_flatten", 3, tree + 9, np.ones((3, 3)), 0.0, deepest) is NativeCode.NO_TREE
+    with pytest.raises(InputError, match="planning_assign"):
+        assigned(np.array([[np.nan]]))
+    with pytest.raises(MemoryError):
+        call("planning_assign", 2**28, 2**30, one, one)
+
+
+# What it finds, and that it touches nothing but its own: under the compiler's sanitizers, in a process of their own.
+
+
+def cases() -> dict[str, object]:
+    """Times of families on several fabrics, with faults and packets; matchings; packed trees; what is refused."""
+    found: dict[str, object] = {}
+    clusters = {"flat": hurt(), "pods": pods_of(hurt(), 2), "gpus": gpu_cluster(2, 2)}
+    for name, cluster in clusters.items():
+        bound = optcc.lower_bound(cluster, 2**16)
+        plan = optcc.plan(cluster, 2**16, alpha="5us", per_chunk="1us")
+        schedule, far = plan.schedule(), float(bound.seconds)
+        nics = [port.name for port in schedule.ports if not port.nvlink]
+        faults = [Fault(nics[-1], far / 3, Fraction(1, 2))]
+        faults += [] if name == "gpus" else [Fault(nics[1], far / 2, detect_s=far / 20)]
+        for receivers in ("packets", "stripes"):
+            for some in ([], faults):
+                run = simulate(schedule, receivers=receivers, service="ready", per_chunk="1us", faults=some)
+                found[f"{name} {receivers} {len(some)}"] = [run.time_s.hex(), float(run.land_end.sum()).hex()]
+        packed = packing.pack_trees(cluster)
+        found[f"{name} packed"] = [str(packed.rate), packed.rounds, packed.columns]
+    found["direct"] = simulate(direct(hurt())).time_s.hex()
+    random = np.random.default_rng(1)
+    for most in (2, 2**40):
+        for size in ((3, 5), (6, 6), (7, 2), (0, 2), (2, 0)):
+            found[f"matching {most} {size}"] = assigned(random.integers(-most, most, size)).tolist()
+    machine = mscclpp_clock.TimedThreads()
+    links, counter, lock = [machine.resource(1e9), machine.resource(3e9)], machine.counter(), machine.lock()
+    for thread in range(4):
+        steps = machine.thread()
+        for step in range(1, 5):
+            steps.append(mscclpp_clock.TimedStep(counter, thread, lock, 1e-6, 1e4 * step, 4e8, *links, counter, 1e-6))
+    found["clock"] = machine.seconds().hex()
+    test_numbers_beyond_their_tables_are_refused()
+    return found
+
+
+SANITIZED = """
+import json, sys
+from pathlib import Path
+from optcc.machine import native
+native.LIBRARY = Path(sys.argv[1])
+from tests import test_native
+print(json.dumps(getattr(test_native, sys.argv[2])()))
+"""
+
+
+def watched(library: Path, function: str) -> subprocess.CompletedProcess[str]:
+    """Call a function of this file with a library that has been built for the address sanitizer."""
+    where = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout
+    options = "detect_leaks=0:allocator_may_return_null=1"  # leaks: the interpreter's own
+    return subprocess.run(
+        [sys.executable, "-c", SANITIZED, str(library), function],
+        env={**os.environ, "LD_PRELOAD": where.strip(), "ASAN_OPTIONS": options, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, timeout=600, check=False, cwd=ROOT,
+    )  # fmt: skip
+
+
+def test_nothing_is_read_or_written_beyond_its_arrays(tmp_path: Path) -> None:
+    """And the results are those of the library that is installed, to the bit."""
+    build(tmp_path / "watched.so", CFLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all")
+    done = watched(tmp_path / "watched.so", "cases")
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout) == json.loads(json.dumps(cases()))
+
+
+def one_time() -> float:
+    return simulate(direct(hurt())).time_s
+
+
+def test_the_sanitizers_see_a_heap_that_is_too_small(tmp_path: Path) -> None:
+    for path in (ROOT / "native").glob("*.*"):
+        text = path.read_text(encoding="utf-8")
+        broken = text.replace("planning_zeroed(x->event_room, sizeof *x->events)", "calloc(1, sizeof *x->events)")
+        assert (broken != text) == (path.name == "simulate.c")
+        (tmp_path / path.name).write_text(broken, encoding="utf-8")
+    build(tmp_path / "watched.so", tmp_path, CFLAGS="-O1 -g1 -fsanitize=address")
+    done = watched(tmp_path / "watched.so", "one_time")
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr
