@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import product
+from math import exp, log2
 
 import numpy as np
 import pytest
@@ -156,6 +157,37 @@ def test_what_is_no_protocol_breaks_half_of_the_program() -> None:
     assert broken(oracle) == {"sum of roots"}  # it is news to nobody who has the sum
     talker = told(whole, 1, 2, joint(*whole.inputs[:, 2:].T))  # rank 1 says what it cannot know, twice its own bits
     assert broken(replace(talker, sent=(talker.sent[-1], *talker.sent[:-1]))) >= {"roots"}
+
+
+def streams(slots: int, rate: int, least: int, others: int) -> int:
+    """All that can pass a port in so many slots: bursts of `least` bits or more, `rate` bits a slot, in whole slots,
+    each to or from one of `others`; counted one by one."""
+
+    def rest(slot: int) -> int:
+        if slot == slots:
+            return 1
+        lengths = range(-(-least // rate), slots - slot + 1)
+        return rest(slot + 1) + sum(others * 2 ** (rate * length) * rest(slot + length) for length in lengths)
+
+    return rest(0)
+
+
+@pytest.mark.parametrize("rate", [1, 2, 3])
+@pytest.mark.parametrize("least", [3, 4, 6])
+@pytest.mark.parametrize("ranks", [2, 4, 9])
+def test_what_a_port_can_say_by_when(rate: int, least: int, ranks: int) -> None:
+    for slots in (6, 9, 12):
+        told, bits = log2(streams(slots, rate, least, ranks - 1)), rate * slots
+        x = (2 * log2(exp(1) * least / rate) + log2(ranks - 1)) / least
+        assert told <= bits * (1 + x)
+        assert told > bits or ranks == 2, "more than the bits alone, or there would be nothing to bound"
+
+
+def test_timing_is_worth_a_thousandth_on_real_links() -> None:
+    s, rate, tau, ranks = 4096 * 8, 400e9, 1e-12, 128
+    for destinations, worth in ((1, 0.0013), (2, 0.0015)):
+        x = (2 * log2(exp(1) * s / (rate * tau)) + destinations * log2(ranks - 1)) / s
+        assert x == pytest.approx(worth, abs=5e-5)
 
 
 def failing(tried: Execution) -> set[str]:
