@@ -258,39 +258,37 @@ def _every_use(comm: Any) -> None:
     say(child=refused == list(uses))
 
 
-def forked(what: str) -> None:
+def forked(*kinds: str) -> None:
     """A child of every rank does something; then all ranks go on."""
     comm = optcc.Communicator("uniform:servers=3,nics=2,rate=100Gb/s")
     arrays = comm.empty(LARGE, "float32")
     comm.all_reduce(arrays)
     _end_if_it_hangs()
-    if what == "use":
-        child(lambda: _every_use(comm))
-    if what == "close":
-        child(comm.close)
-    if what == "with":
-        child(lambda: comm.__exit__(None, None, None))
-    if what == "abort":
-        child(lambda: comm.abort("in a child"))
-    if what == "exit":
-        child(sys.exit)  # with all that Python does at the end of a process
-    if what == "pool":
-        context = multiprocessing.get_context("fork")
-        with context.Pool(2) as pool:
-            assert pool.map(abs, [-1, 2]) == [1, 2]
+
+    def pool() -> None:
+        with multiprocessing.get_context("fork").Pool(2) as workers:
+            assert workers.map(abs, [-1, 2]) == [1, 2]
             arrays[:] = 1
             comm.all_reduce(arrays)
-    if what == "collect":
 
-        def drop() -> None:
-            for each in list(vars(comm)):
-                delattr(comm, each)
-            gc.collect()
+    def drop() -> None:
+        for each in list(vars(comm)):
+            delattr(comm, each)
+        gc.collect()
 
-        child(drop)
-    arrays[:] = 1
-    outcome(lambda: comm.all_reduce(arrays))
-    outcome(lambda: comm.all_reduce(ones(SMALL)))
+    children = {
+        "use": lambda: _every_use(comm),
+        "close": comm.close,
+        "with": lambda: comm.__exit__(None, None, None),
+        "abort": lambda: comm.abort("in a child"),
+        "exit": sys.exit,  # with all that Python does at the end of a process
+        "collect": drop,
+    }
+    for what in kinds:
+        pool() if what == "pool" else child(children[what])
+        arrays[:] = 1
+        outcome(lambda: comm.all_reduce(arrays))
+        outcome(lambda: comm.all_reduce(ones(SMALL)))
     comm.close()
     say(closed=True)
 

@@ -116,7 +116,6 @@ LEAKS: Mapping[str, tuple[Callable[[], Any], str, int]] = {
     "descriptor": (lambda: os.dup(0), "descriptors were left", 30),
     "memory": (lambda: mmap.mmap(-1, 4096), "maps were left", 30),
     "an object each time": (Leaf, "objects were left", 500),
-    "a few objects": (lambda: [Leaf() for _ in range(20)], "objects were left", 30),
 }
 
 

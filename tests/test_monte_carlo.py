@@ -156,7 +156,7 @@ def simulated(algorithm: str, dead: list[tuple[int, int]], receivers: Receivers 
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("dead", [[(3, 2)], [(1, 1), (1, 3)], [(1, 0), (2, 1)], [(0, 3), (3, 1), (3, 2)]])
+@pytest.mark.parametrize("dead", [[(1, 1), (1, 3)], [(0, 3), (3, 1), (3, 2)]])
 @pytest.mark.parametrize("algorithm", sorted(PLACELESS))
 @pytest.mark.parametrize("receivers", get_args(Receivers))
 def test_renamed_nics_make_no_difference_to_who_has_no_places(

@@ -12,10 +12,11 @@ from optcc.runtime.protocol.events import Ask, Event, Expired, Found
 from optcc.runtime.protocol.receiver import ReceiverState
 from optcc.runtime.protocol.sender import SenderState
 from optcc.runtime.protocol.table import Commands, Machine
+from tests.effort import cases
 from tests.protocol_interleavings import SEED, interleavings, too_rare
 from tests.protocol_net import FIRST, Net
 
-BLOCKS, BLOCK = 10, 10_000
+BLOCKS, BLOCK = 10, cases(10_000)
 
 
 @pytest.mark.long
@@ -67,7 +68,7 @@ OF_RETURNS = {
 @pytest.mark.long
 def test_the_world_takes_every_transition_and_no_other() -> None:
     by_kind: dict[type[Machine], Counter[Any]] = {Sender: Counter(), Receiver: Counter()}
-    interleavings(range(BLOCK), sender=traced(Sender, by_kind[Sender]), receiver=traced(Receiver, by_kind[Receiver]))
+    interleavings(range(10_000), sender=traced(Sender, by_kind[Sender]), receiver=traced(Receiver, by_kind[Receiver]))
     for kind, taken in by_kind.items():
         declared = {(state, event, to) for (state, event), rule in kind.TABLE.items() for to in rule.to}
         assert set(taken) - declared == set()

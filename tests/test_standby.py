@@ -58,7 +58,7 @@ def test_every_single_failure_has_the_plan_of_the_whole_planner() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize(
     ("servers", "nics", "size"),
-    [(4, 2, 64 * MIB), (5, 2, 16 * MIB), (8, 2, 4 * MIB), (8, 8, 8 * MIB), (12, 2, 4 * MIB)],
+    [(4, 2, 64 * MIB), (5, 2, 16 * MIB), (8, 8, 8 * MIB)],
 )
 def test_one_decision_serves_every_single_failure(servers: int, nics: int, size: int) -> None:
     """With costs one run of the planner prepares them all: which NIC of which server makes no difference."""
@@ -66,7 +66,7 @@ def test_one_decision_serves_every_single_failure(servers: int, nics: int, size:
     with Planner(cluster, size, lookahead=1, background="off", **COSTS) as planner:
         assert planner.prepare() == Progress(2, 2)
         assert len(planner._table) == 2
-        for server in range(0, servers, max(1, servers // 4)):
+        for server in (0, servers // 2):
             nic = f"server{server}/nic{server % nics}"
             answer = planner.fail(nic)
             assert answer.basis is Basis.PREPARED
@@ -165,17 +165,17 @@ def test_uneven_ways_are_solved_or_prepared_never_guessed() -> None:
 
 @pytest.mark.long
 def test_an_unknown_shape_takes_after_its_neighbour_until_it_is_decided() -> None:
-    cluster = uniform(servers=6)
-    with Planner(cluster, 64 * MIB, lookahead=1, background="off", **COSTS) as planner:
+    cluster = uniform(servers=4)
+    with Planner(cluster, 16 * MIB, lookahead=1, background="off", **COSTS) as planner:
         planner.prepare()
         answer = planner.rate("server3/nic1", "150Gb/s")
         assert answer.basis is Basis.NEAREST
-        assert answer.plan.bound == optcc.lower_bound(answer.cluster, 64 * MIB)
+        assert answer.plan.bound == optcc.lower_bound(answer.cluster, 16 * MIB)
         optcc.verify(answer.plan.schedule())
         assert planner.current.basis is Basis.NEAREST
         planner.prepare()
         assert planner.current.basis is Basis.PREPARED
-        assert planner.current.plan == optcc.plan(answer.cluster, 64 * MIB, **COSTS)
+        assert planner.current.plan == optcc.plan(answer.cluster, 16 * MIB, **COSTS)
         assert planner.current is planner.current
 
 

@@ -93,7 +93,7 @@ def ranks(network: ModuleType, what: str, world: int, *, nics: int = 2, kept: bo
 
 @pytest.mark.parametrize(
     ("world", "kept"),
-    [(3, True), *(pytest.param(*case, marks=WHOLE) for case in ((2, True), (3, False), (4, True)))],
+    [(3, True), *(pytest.param(*case, marks=WHOLE) for case in ((2, True), (3, False)))],
 )
 def test_calls_over_queue_pairs_survive_one_nic_and_another(network: ModuleType, world: int, kept: bool) -> None:
     said = ranks(network, ONE_BY_ONE, world, kept=kept)
@@ -108,9 +108,7 @@ def test_random_calls_over_queue_pairs(network: ModuleType, world: int, kept: bo
     assert {"struck", "nic down"} <= set(said[1].split(",")) & set(said[2].split(",")), "the faults met something"
 
 
-@pytest.mark.parametrize(
-    ("world", "nics"), [(3, 2), *(pytest.param(*case, marks=WHOLE) for case in ((2, 1), (4, 1), (3, 4)))]
-)
+@pytest.mark.parametrize(("world", "nics"), [(3, 2), *(pytest.param(*case, marks=WHOLE) for case in ((2, 1), (3, 4)))])
 def test_all_nics_of_a_rank_are_away_for_a_while(network: ModuleType, world: int, nics: int) -> None:
     said = ranks(network, AWAY, world, nics=nics, kept=True)
     assert {"struck", "nic down", "waiting", "nic up", "made anew"} <= set(said[1].split(","))
