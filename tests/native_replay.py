@@ -1,0 +1,539 @@
+"""The native engine played whole from a seed: real schedules, virtual NICs, faults, exact results.
+
+``python -m tests.native_replay SEED ...`` plays seeds again and says what happened; ``--sanitize`` with AddressSanitizer
+and UndefinedBehaviorSanitizer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import random
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable, Sequence
+from ctypes import POINTER, byref, c_double, c_int, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import optcc
+from optcc.errors import InputError
+from optcc.planner.search import candidate_families
+from optcc.plans.plan import Plan
+from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, dtype_of, fold, narrow
+from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster
+
+ROOT = Path(__file__).resolve().parent.parent
+NATIVE = ROOT / "native"
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC", "-shared")
+SANITIZERS = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+
+OK, AGAIN, LOST, BAD, MEMORY, LATE = range(6)
+RESULTS = ("ok", "again", "lost", "bad", "memory", "late")
+DIE, RETURN, MUTE, UNMUTE, RATE, PAUSE, RESUME, KILL = range(8)
+DATA, HELLO, PROBE, ALIVE, NOTICE, KNOCK, WELCOME, GIVEUP = range(1, 9)
+TYPES = tuple(DTYPES[:8]) + ("float16", "bfloat16", "float32", "float64")
+"""In the order of enum optcc_type."""
+OPS = tuple(Op)
+SPAN = 256
+
+
+def _struct(name: str, *fields: tuple[str, Any]) -> Any:
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
+
+
+Config = _struct(
+    "Config",
+    *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires", "segment_bytes", "window_bytes")),
+    *((name, c_uint64) for name in ("job", "suspect_ns", "grace_ns", "knock_ns", "return_ns")),
+)
+Weather = _struct(
+    "Weather",
+    *((name, c_uint64) for name in ("seed", "latency_ns", "jitter_ns")),
+    *((name, c_uint32) for name in ("lost", "doubled")),
+)
+Rows = _struct(
+    "Rows",
+    *((name, c_uint32) for name in ("rows", "routes")),
+    *((name, c_void_p) for name in ("src", "dst", "route", "offset", "length", "reduce", "dep_ptr", "dep_idx", "lanes")),
+)
+COUNTERS = (
+    *("sent_bytes", "resent_segments", "landed_segments", "duplicates"),
+    *("ghosts", "refused", "doubts", "left", "returned"),
+)
+Counters = _struct("Counters", *((name, c_uint64) for name in COUNTERS))
+Frame = _struct(
+    "Frame",
+    ("magic", c_uint32),
+    ("version", c_uint8),
+    ("kind", c_uint8),
+    ("lane", c_uint16),
+    ("from_", c_uint32),
+    ("to", c_uint32),
+    ("job", c_uint64),
+    ("epoch", c_uint32),
+    ("word", c_uint32),
+    ("begun", c_uint64),
+    ("floor", c_uint64),
+    ("landed", c_uint64 * (SPAN // 64)),
+    ("seq", c_uint64),
+    ("operation", c_uint64),
+    ("row", c_uint32),
+    ("length", c_uint32),
+    ("offset", c_uint64),
+)
+
+
+def build(folder: Path, source: Path = NATIVE, flags: Sequence[str] = ("-O2",)) -> Path:
+    """Compile the engine as a shared library; a warning is a failure."""
+    library = folder / "engine.so"
+    files = sorted(str(path) for path in source.glob("*.c"))
+    command = ["cc", *STRICT, *flags, *files, "-o", str(library), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    return library
+
+
+def load(library: Path) -> Any:
+    """The library, with the types of what it returns and takes."""
+    lib = ctypes.CDLL(str(library))
+    u32, u64, pointer = c_uint32, c_uint64, c_void_p
+    for name, result, *arguments in (
+        ("optcc_fold", None, c_int, c_int, pointer, pointer, u64),
+        ("optcc_program_open", c_int, POINTER(Rows), u32, u32, pointer, c_int, u64, u32, POINTER(pointer)),
+        ("optcc_program_close", None, pointer),
+        ("optcc_count", None, pointer, POINTER(Counters)),
+        ("optcc_hear", None, pointer, u32, pointer, u64),
+        ("optcc_test", c_int, pointer, POINTER(u32)),
+        ("optcc_begin", c_int, pointer, pointer, pointer, c_int),
+        ("optcc_progress", u64, pointer),
+        ("optcc_world_open", pointer, u32, POINTER(Weather)),
+        ("optcc_world_close", None, pointer),
+        ("optcc_world_nic", c_int, pointer, u32, c_double, c_double),
+        ("optcc_world_wire", c_int, pointer, u32, u32, u32, u32),
+        ("optcc_world_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
+        ("optcc_world_task", c_int, pointer, u32, pointer, pointer, pointer, u64, c_int),
+        ("optcc_world_fault", c_int, pointer, u64, c_int, u32, u32, u64),
+        ("optcc_world_run", c_int, pointer, u64),
+        ("optcc_world_now", u64, pointer),
+        ("optcc_world_touched", u64, pointer),
+        ("optcc_world_done", u32, pointer, u32),
+    ):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+# --- schedules: what the planner and the baselines make of a few clusters -------------------------------------------
+
+
+def plans(cluster: Cluster, nbytes: int, segments: int) -> list[Plan]:
+    """One plan of every family and baseline that takes the cluster."""
+    bound = optcc.lower_bound(cluster, nbytes)
+    found: dict[str, Plan] = {}
+    for offer in candidate_families(cluster, bound):
+        try:
+            recipe = offer.make(segments)
+            recipe.check(cluster)
+            found.setdefault(recipe.family, Plan(cluster, bound, recipe))
+        except InputError:  # the family asks for another kind of cluster
+            continue
+    first = next(iter(found.values()))
+    return [*found.values(), first.baseline("ring")] if "ring" not in found else list(found.values())
+
+
+@dataclass(eq=False)
+class Ground:
+    """A cluster and schedules for it; lanes between two ranks as (NIC of the lower rank, NIC of the higher one)."""
+
+    name: str
+    schedules: list[tuple[str, Schedule]]
+    wires: dict[tuple[int, int], list[tuple[int, int]]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.wires = {}
+        nics = [len(mine) for mine in self.nics]
+        for _, schedule in self.schedules:
+            for route in schedule.routes:
+                pair = min(route.src, route.dst), max(route.src, route.dst)
+                for lane in route.lanes:
+                    ends = self.nic_of[lane.out], self.nic_of[lane.into]
+                    self._add(pair, ends if route.src < route.dst else ends[::-1])
+        for pair in list(self.wires):  # so that every NIC has a way to every peer
+            for i in range(max(nics[pair[0]], nics[pair[1]])):
+                self._add(pair, (i % nics[pair[0]], i % nics[pair[1]]))
+
+    def _add(self, pair: tuple[int, int], ends: tuple[int, int]) -> None:
+        lanes = self.wires.setdefault(pair, [])
+        if ends not in lanes:
+            lanes.append(ends)
+
+    @property
+    def ports(self) -> Any:
+        return self.schedules[0][1].ports
+
+    @property
+    def ranks(self) -> int:
+        return self.schedules[0][1].ranks
+
+    @cached_property
+    def nics(self) -> list[list[int]]:
+        """Of each rank, its ports."""
+        return [[p for p, port in enumerate(self.ports) if port.rank == rank] for rank in range(self.ranks)]
+
+    @cached_property
+    def nic_of(self) -> dict[int, int]:
+        return {port: nic for mine in self.nics for nic, port in enumerate(mine)}
+
+    @property
+    def slowest(self) -> float:
+        return min(min(port.out_rate, port.in_rate) for port in self.ports)
+
+    def lanes(self, schedule: Schedule) -> Array:
+        """For each route the set of its lanes, as a word."""
+        words = []
+        for route in schedule.routes:
+            lanes = self.wires[min(route.src, route.dst), max(route.src, route.dst)]
+            ends = ((self.nic_of[lane.out], self.nic_of[lane.into]) for lane in route.lanes)
+            words.append(sum({1 << lanes.index(e if route.src < route.dst else e[::-1]) for e in ends}))
+        return np.array(words, np.uint64)
+
+
+RATE_OF_A_NIC = 10**9
+
+
+def ground(name: str, cluster: Cluster, nbytes: int, segments: int) -> Ground:
+    return Ground(name, [(plan.recipe.family, plan.schedule()) for plan in plans(cluster, nbytes, segments)])
+
+
+def clusters() -> dict[str, Cluster]:
+    def of(servers: int, nics: int) -> Cluster:
+        return Cluster.uniform(servers=servers, nics=nics, rate=RATE_OF_A_NIC)
+
+    return {
+        "2 x 1": of(2, 1),
+        "2 x 8, one dead": of(2, 8).degrade("server1/nic3"),
+        "3 x 2": of(3, 2),
+        "4 x 2, one at a third": of(4, 2).degrade("server1/nic0", Fraction(1, 3)),
+        "4 x 8, two dead": of(4, 8).degrade("server1/nic0").degrade("server1/nic1"),
+        "4 x 1, one at half": of(4, 1).degrade("server2/nic0", Fraction(1, 2)),
+        "8 x 2, one dead": of(8, 2).degrade("server1/nic0"),
+    }
+
+
+@cache
+def grounds() -> list[Ground]:
+    """Small ones, to be played many times."""
+    return [ground(name, cluster, 16384, 2) for name, cluster in clusters().items()]
+
+
+# --- what is right -------------------------------------------------------------------------------------------------
+
+
+def inputs(schedule: Schedule, dtype: str, op: Op, seed: int) -> list[Array]:
+    """A buffer for each rank: any lost, doubled or misplaced element, and any other order of floats, shows."""
+    draw, kind = np.random.default_rng(seed), dtype_of(dtype)
+    buffers = []
+    for _ in range(schedule.ranks):
+        count = schedule.nbytes // kind.itemsize
+        if kind.kind in "iu":
+            made = draw.integers(0, 256, schedule.nbytes, np.uint8).view(kind)
+            buffers.append(made | kind.type(1) if op is Op.PROD else made)
+        else:
+            numbers = draw.standard_normal(count).astype(np.float32)
+            buffers.append(narrow(numbers) if kind == BFLOAT16 else numbers.astype(kind))
+    return buffers
+
+
+def expected(schedule: Schedule, buffers: Sequence[Array], op: Op) -> list[Array]:
+    """The result by the rules of `optcc.schedule.columns`, one row after another, by numpy's folds in row order."""
+    mine = [buffer.copy() for buffer in buffers]
+    size = buffers[0].itemsize
+    for row in in_order(schedule):
+        part = slice(int(schedule.offset[row]) // size, int(schedule.offset[row] + schedule.length[row]) // size)
+        own, landed = mine[schedule.dst[row]][part], mine[schedule.src[row]][part].copy()
+        if schedule.reduce[row]:
+            fold(op, own, landed)
+        else:
+            own[:] = landed
+    return mine
+
+
+def in_order(schedule: Schedule) -> Iterable[int]:
+    """Rows, each after what it waits for and after lower rows that reduce into some of the same bytes."""
+    rows = range(len(schedule))
+    before = [set(schedule.deps(row).tolist()) for row in rows]
+    for rank in range(schedule.ranks):
+        folds = np.flatnonzero(schedule.reduce & (schedule.dst == rank)).tolist()
+        for at, row in enumerate(folds):
+            begin, end = schedule.offset[row], schedule.offset[row] + schedule.length[row]
+            for lower in folds[:at]:
+                if schedule.offset[lower] < end and begin < schedule.offset[lower] + schedule.length[lower]:
+                    before[row].add(lower)
+    done: set[int] = set()
+    while len(done) < len(before):
+        now = [row for row in rows if row not in done and before[row] <= done]
+        assert now, "the schedule waits for itself"
+        for row in now:
+            yield row
+        done.update(now)
+
+
+class Right:
+    """Inputs and results of a few kinds of calls of each schedule, kept."""
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[int, str, Op], tuple[list[Array], list[Array]]] = {}
+
+    def of(self, schedule: Schedule, dtype: str, op: Op) -> tuple[list[Array], list[Array]]:
+        key = id(schedule), dtype, op
+        if key not in self._kept:
+            given = inputs(schedule, dtype, op, len(self._kept))
+            self._kept[key] = given, expected(schedule, given, op)
+        return self._kept[key]
+
+
+RIGHT = Right()
+
+
+# --- one world -----------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Outcome:
+    """What came of a run. wrong : (task, rank) whose result differs; touched : buffers given back too early."""
+
+    result: str
+    now_ns: int
+    wrong: list[tuple[int, int]]
+    touched: int
+    counters: dict[str, int]
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with a run that should have ended well; empty: nothing."""
+        if self.result != "ok":
+            return self.result
+        if self.wrong:
+            return f"wrong results of (task, rank) {self.wrong}"
+        if self.touched:
+            return f"{self.touched} buffers given back too early"
+        return f"{self.counters['refused']} frames refused" if self.counters["refused"] else ""
+
+
+class World:
+    """Engines of all ranks of a ground over virtual wires; closed by `with`."""
+
+    def __init__(
+        self,
+        lib: Any,
+        ground: Ground,
+        weather: dict[str, int],
+        *,
+        segment: int = 1024,
+        window: int = 4096,
+        suspect_ns: int | None = None,
+    ) -> None:
+        self.lib, self.ground, self.segment = lib, ground, segment
+        latency = weather.get("latency_ns", 0)
+        queue_ns = round((ground.ranks + 1) * (window + segment) / ground.slowest * 1e9)
+        self.suspect_ns = suspect_ns or 4 * queue_ns + 20 * (latency + weather.get("jitter_ns", 0)) + 1000
+        self.return_ns = 100 * self.suspect_ns
+        self.world = lib.optcc_world_open(ground.ranks, byref(Weather(**weather)))
+        self.programs: list[Any] = []
+        self.tasks: list[tuple[list[Array], list[Array], list[Array]]] = []
+        for rank, mine in enumerate(ground.nics):
+            for port in mine:
+                self._call("optcc_world_nic", rank, ground.ports[port].out_rate, ground.ports[port].in_rate)
+        for (low, high), lanes in ground.wires.items():
+            for mine, far in lanes:
+                self._call("optcc_world_wire", low, mine, high, far)
+        self.engines = []
+        for rank in range(ground.ranks):
+            config = Config(
+                rank=rank,
+                ranks=ground.ranks,
+                segment_bytes=segment,
+                window_bytes=window,
+                job=weather["seed"] ^ 0x5EED,
+                suspect_ns=self.suspect_ns,
+                grace_ns=self.suspect_ns // 2,
+                knock_ns=self.suspect_ns // 4,
+                return_ns=self.return_ns,
+            )
+            engine = c_void_p()
+            self._call("optcc_world_engine", byref(config), byref(engine))
+            self.engines.append(engine)
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        result = getattr(self.lib, name)(self.world, *arguments)
+        assert result == OK, (name, RESULTS[result], arguments)
+
+    def __enter__(self) -> World:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.lib.optcc_world_close(self.world)
+        for program in self.programs:
+            self.lib.optcc_program_close(program)
+
+    def program(self, schedule: Schedule, rank: int, dtype: str) -> Any:
+        """A rank's part of a schedule."""
+        columns = (
+            *(np.ascontiguousarray(c, np.int32) for c in (schedule.src, schedule.dst, schedule.route)),
+            *(np.ascontiguousarray(c, np.int64) for c in (schedule.offset, schedule.length)),
+            np.ascontiguousarray(schedule.reduce, np.uint8),
+            *(np.ascontiguousarray(c, np.int64) for c in (schedule.dep_ptr, schedule.dep_idx)),
+            self.ground.lanes(schedule),
+        )
+        rows = Rows(len(schedule), len(schedule.routes), *(column.ctypes.data for column in columns))
+        made = c_void_p()
+        result = self.lib.optcc_program_open(
+            byref(rows), rank, schedule.ranks, None, TYPES.index(dtype), schedule.nbytes, self.segment, byref(made)
+        )
+        assert result == OK, RESULTS[result]
+        self.programs.append(made)
+        return made
+
+    def task(self, schedule: Schedule, dtype: str, op: Op, given: list[Array], right: list[Array]) -> None:
+        """One more collective of all ranks."""
+        buffers, results = [one.copy() for one in given], [np.zeros_like(one) for one in given]
+        self.tasks.append((buffers, results, right))
+        for rank in range(schedule.ranks):
+            where = buffers[rank].ctypes.data, results[rank].ctypes.data
+            program = self.program(schedule, rank, dtype)
+            self._call("optcc_world_task", rank, program, *where, schedule.nbytes, OPS.index(op))
+
+    def fault(self, at_ns: float, kind: int, rank: int, nic: int = 0, value: int = 0) -> None:
+        self._call("optcc_world_fault", int(at_ns), kind, rank, nic, value)
+
+    def run(self, limit_ns: int) -> Outcome:
+        """Play until all is done, or `limit_ns` of virtual time."""
+        result = self.lib.optcc_world_run(self.world, limit_ns)
+        wrong = [
+            (task, rank)
+            for task, (_, results, right) in enumerate(self.tasks)
+            for rank in range(self.ground.ranks)
+            if task < self.lib.optcc_world_done(self.world, rank) and results[rank].tobytes() != right[rank].tobytes()
+        ]
+        total = dict.fromkeys(COUNTERS, 0)
+        for engine in self.engines:
+            for name, value in self.counters(engine).items():
+                total[name] += value
+        touched = self.lib.optcc_world_touched(self.world)
+        return Outcome(RESULTS[result], self.lib.optcc_world_now(self.world), wrong, touched, total)
+
+    def counters(self, engine: Any) -> dict[str, int]:
+        counters = Counters()
+        self.lib.optcc_count(engine, byref(counters))
+        return {name: getattr(counters, name) for name in COUNTERS}
+
+
+# --- one seed ------------------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Script:
+    """What a seed says: calls, weather and faults, as (time in parts of the fault-free run, kind, rank, NIC, value)."""
+
+    ground: Ground
+    tasks: list[tuple[str, Schedule, str, Op]]
+    weather: dict[str, int]
+    faults: list[tuple[float, int, int, int, int]]
+
+
+CALLS = (("float32", Op.SUM), ("float16", Op.SUM), ("int32", Op.SUM), ("bfloat16", Op.PROD), ("float64", Op.MAX))
+
+
+def script(seed: int) -> Script:
+    """Faults of every kind. One NIC of each rank, the same of all, always comes back; so all must end well."""
+    draw = random.Random(seed)
+    ground = draw.choice(grounds())
+    tasks = [(*draw.choice(ground.schedules), *draw.choice(CALLS)) for _ in range(draw.choice((1, 1, 2, 3)))]
+    weather = {"seed": seed, "latency_ns": draw.choice((500, 2000, 10000))}
+    if draw.random() < 0.4:
+        weather["jitter_ns"] = draw.choice((1000, 20000))
+    if draw.random() < 0.4:
+        weather["lost"] = draw.choice((1000, 50_000, 200_000))
+    if draw.random() < 0.3:
+        weather["doubled"] = 100_000
+    spared, faults = draw.randrange(8), []
+    for _ in range(draw.choice((0, 1, 1, 2, 2, 3, 5))):
+        rank = draw.randrange(ground.ranks)
+        nics = len(ground.nics[rank])
+        nic, at, told = draw.randrange(nics), draw.uniform(0, 1.2) * len(tasks), draw.randrange(2)
+        lasts = draw.choice((0.05, 0.5, 3.0, 30.0))
+        heals = nic == spared % nics or draw.random() < 0.5
+        match draw.choice(("die", "die", "mute", "mute", "rate", "pause", "start")):
+            case "die":
+                faults.append((at, DIE, rank, nic, told))
+                if heals:
+                    faults.append((at + lasts, RETURN, rank, nic, draw.randrange(2)))
+            case "mute":
+                faults.append((at, MUTE, rank, nic, draw.choice((1, 2, 3))))
+                if heals:
+                    faults.append((at + lasts, UNMUTE, rank, nic, 0))
+            case "rate":
+                faults.append((at, RATE, rank, nic, draw.choice((100_000, 500_000))))
+            case "pause":
+                faults += [(at, PAUSE, rank, 0, 0), (at + lasts, RESUME, rank, 0, 0)]
+            case "start":  # one rank comes late
+                faults += [(0, PAUSE, rank, 0, 0), (lasts, RESUME, rank, 0, 0)]
+    return Script(ground, tasks, weather, faults)
+
+
+def play(lib: Any, seed: int) -> Outcome:
+    """Play a seed, bounded in virtual time. What should come of it: `Outcome.fault` is empty."""
+    said = script(seed)
+    with World(lib, said.ground, said.weather) as world:
+        for _, schedule, dtype, op in said.tasks:
+            world.task(schedule, dtype, op, *RIGHT.of(schedule, dtype, op))
+        healthy_ns = 4 * 16384 / said.ground.slowest * 1e9 + 40 * said.weather["latency_ns"]
+        # Nothing lasts so long that a peer may be given up.
+        unit_ns = min(healthy_ns, world.return_ns / 100)
+        for at, kind, rank, nic, value in said.faults:
+            world.fault(at * unit_ns, kind, rank, nic, value)
+        return world.run(limit_ns=10 * world.return_ns)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("seeds", nargs="+", type=int)
+    parser.add_argument("--sanitize", action="store_true", help="compile with sanitizers (needs libasan)")
+    parser.add_argument("--library", type=Path, help="a library that is compiled already")
+    given = parser.parse_args(arguments)
+    bad = 0
+    with tempfile.TemporaryDirectory() as folder:
+        library = given.library or build(Path(folder), flags=SANITIZERS if given.sanitize else ("-O2",))
+        if given.sanitize and "libasan" not in os.environ.get("LD_PRELOAD", ""):
+            return subprocess.run(
+                [sys.executable, "-m", "tests.native_replay", "--library", str(library), *map(str, given.seeds)],
+                env=sanitized(),
+                check=False,
+            ).returncode
+        lib = load(library)
+        for seed in given.seeds:
+            said, outcome = script(seed), play(lib, seed)
+            calls = ", ".join(f"{family} {dtype} {op}" for family, _, dtype, op in said.tasks)
+            print(f"seed {seed}: {said.ground.name}; {calls}; {said.weather}; {len(said.faults)} faults")
+            print(f"  {outcome.fault or 'right'} after {outcome.now_ns / 1e6:.3f} ms; {outcome.counters}")
+            bad += outcome.fault != ""
+    return bad != 0
+
+
+def sanitized() -> dict[str, str]:
+    """The environment in which Python loads a library with sanitizers."""
+    preload = subprocess.run(["cc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True)
+    return {**os.environ, "LD_PRELOAD": preload.stdout.strip(), "ASAN_OPTIONS": "detect_leaks=0"}
+
+
+if __name__ == "__main__":
+    sys.exit(main())
