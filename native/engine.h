@@ -7,6 +7,7 @@
  *   program.c        a rank's rows: what is ready, what waits, where a segment lands, folds in row order
  *   flow.c           segments exactly once over NICs that come and go; which NIC takes the next one
  *   reduce.c         the folds
+ *   wires_shm.c      wires between ranks of one machine
  *   wires_virtual.c  a deterministic network of many ranks in one process, from a seed
  */
 #ifndef OPTCC_ENGINE_H
@@ -32,7 +33,7 @@ enum optcc_result {
     OPTCC_LOST = 2,   /* this wire, or the peer, is gone */
     OPTCC_BAD = 3,    /* an argument is wrong */
     OPTCC_MEMORY = 4, /* the system has none */
-    OPTCC_LATE = 5    /* virtual wires: over the time allowed */
+    OPTCC_LATE = 5    /* over the time allowed */
 };
 
 enum optcc_type {
@@ -188,6 +189,10 @@ uint64_t optcc_progress(struct optcc_engine *engine);
 /* The collective begun last: OK (the buffer is the caller's again), AGAIN (it runs), or LOST, with the rank given up. */
 int optcc_test(const struct optcc_engine *engine, uint32_t *lost_rank);
 
+/* For callers with nothing else to do: `optcc_progress` until the collective has ended: OK or LOST, or LATE after
+ * `limit_ns`. It gives the processor to others now and then. */
+int optcc_wait(struct optcc_engine *engine, uint64_t limit_ns);
+
 void optcc_count(const struct optcc_engine *engine, struct optcc_counters *counters);
 int optcc_wire_look(const struct optcc_engine *engine, uint32_t wire, struct optcc_wire_state *state);
 
@@ -198,6 +203,18 @@ uint32_t optcc_type_bytes(enum optcc_type type); /* 0: no type */
 
 /* own = own op landed, `count` elements; the same bits as optcc.runtime.devices.host.fold. */
 void optcc_fold(enum optcc_type type, enum optcc_op op, void *own, const void *landed, uint64_t count);
+
+/* ---- wires_shm.c: ranks of one machine --------------------------------------------------------------------------- */
+
+struct optcc_shm;
+/* How much memory all ranks share; it is zero before the first opens it, and begins at a multiple of 64.
+ * ring_bytes : of each wire and direction, a multiple of 64, at least four segments and their heads */
+uint64_t optcc_shm_bytes(uint32_t ranks, uint32_t lanes, uint64_t ring_bytes);
+int optcc_shm_open(void *memory, uint32_t rank, uint32_t ranks, uint32_t lanes, uint64_t ring_bytes,
+                   struct optcc_shm **shm);
+void optcc_shm_close(struct optcc_shm *shm); /* after its engine */
+/* An engine over it; rank, ranks, nics and wires of the config are those of `shm`. */
+int optcc_shm_engine(struct optcc_shm *shm, const struct optcc_config *config, struct optcc_engine **engine);
 
 /* ---- wires_virtual.c: many ranks in one process, in virtual time, from a seed ------------------------------------ */
 

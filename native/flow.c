@@ -33,8 +33,10 @@
  * What a peer says is checked before it is believed: lengths, rank, job, life, that it acknowledges nothing that was not
  * sent, begins nothing too early, and sends what the program expects and has not had. Else the frame changes nothing.
  */
+#define _POSIX_C_SOURCE 200809L
 #include "engine.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,6 +44,9 @@ enum { LOOKS = 8 };    /* in suspect_ns */
 enum { SLACK = 3 };    /* a segment is lost when one sent so much later by the same wire has landed */
 enum { NEWS = 4096 };  /* taken in one call of progress at most */
 enum { MOST_KNOCKS = 16 }; /* the pause between knocks grows to so many times the first */
+
+enum { PATIENCE = 256 }; /* rounds until the processor is given to others */
+enum { SMOOTH = 4 };   /* of a measured pace a new value counts one part in so many */
 
 enum kept { FREE, FLYING, AGAIN };
 
@@ -52,12 +57,15 @@ struct out { /* a segment that is not acknowledged */
     uint32_t order;                 /* its place among what went by that wire */
     uint8_t is;                     /* enum kept */
     uint8_t tries;
+    uint64_t sent_ns, ahead;        /* the last time; bytes that flew to that NIC then, with its own */
 };
 
 struct peer {
     uint32_t rank, lanes;
     uint32_t wire[OPTCC_MAX_LANES];        /* by lane */
     uint64_t up, with_nic[OPTCC_MAX_NICS]; /* sets of lanes */
+    uint64_t heading_for[OPTCC_MAX_NICS];  /* bytes that fly to each of its NICs */
+    double ns_per_byte[OPTCC_MAX_NICS];    /* how long one takes with all that fly there before it, as measured */
     struct out out[OPTCC_SPAN];            /* by seq % SPAN */
     uint64_t low, next;                    /* all below are acknowledged; the next segment's number */
     uint32_t again;                        /* of `out`, those to be sent again */
@@ -155,9 +163,15 @@ static void notice(struct optcc_engine *e, struct peer *p, const struct wire *lo
 
 static struct out *entry(struct peer *p, uint64_t seq) { return &p->out[seq % OPTCC_SPAN]; }
 
+static void grounded(struct peer *p, struct wire *w, const struct out *o)
+{
+    w->flying -= o->length;
+    p->heading_for[w->ends.far_nic] -= o->length;
+}
+
 static void to_send_again(struct optcc_engine *e, struct peer *p, struct out *o)
 {
-    e->wire[o->wire].flying -= o->length;
+    grounded(p, &e->wire[o->wire], o);
     o->is = AGAIN;
     p->again++;
     e->again++;
@@ -176,11 +190,15 @@ static void acknowledge(struct optcc_engine *e, struct peer *p, uint64_t seq)
         p->again--;
         e->again--;
     } else {
-        w->flying -= o->length;
+        grounded(p, w, o);
         w->acked += o->length;
         w->moved_ns = e->now_ns;
-        if (o->tries == 1 && o->order >= w->best)
-            w->best = o->order + 1;
+        if (o->tries == 1) {
+            if (o->order >= w->best)
+                w->best = o->order + 1;
+            double *const pace = &p->ns_per_byte[w->ends.far_nic];
+            *pace += ((double)(e->now_ns - o->sent_ns) / (double)o->ahead - *pace) / SMOOTH;
+        }
         handle(e, w, MOVED, NULL);
     }
     o->is = FREE;
@@ -225,13 +243,19 @@ static void take_landed(struct optcc_engine *e, struct peer *p, const struct opt
 static struct wire *wire_for(struct optcc_engine *e, struct peer *p, uint32_t nic, uint64_t lanes, uint32_t length)
 {
     struct wire *best = NULL;
+    double soonest = 0;
     /* The plan's lanes, as long as one of them lives; then all. */
     for (uint64_t may = p->up & p->with_nic[nic] & (p->up & lanes ? lanes : ~UINT64_C(0)); may; may &= may - 1) {
         struct wire *w = &e->wire[p->wire[__builtin_ctzll(may)]];
         if (w->flying && w->flying + length > e->config.window_bytes)
             continue;
-        if (!best || w->flying < best->flying)
+        /* The one by which it would be there first. */
+        const uint32_t far = w->ends.far_nic;
+        const double soon = (double)(p->heading_for[far] + length) * p->ns_per_byte[far];
+        if (!best || soon < soonest) {
             best = w;
+            soonest = soon;
+        }
     }
     return best;
 }
@@ -249,6 +273,9 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     if (!w->flying && !w->in_hand)
         w->moved_ns = e->now_ns;
     w->flying += piece->length;
+    p->heading_for[w->ends.far_nic] += piece->length;
+    o->sent_ns = e->now_ns;
+    o->ahead = p->heading_for[w->ends.far_nic];
     w->in_hand++;
     e->in_hand++;
     w->owes_ack = 0;
@@ -654,7 +681,7 @@ int optcc_open(const struct optcc_config *config, const struct optcc_wire *wires
     for (uint32_t i = 0; result == OPTCC_OK && i < config->wires; i++) {
         const struct optcc_wire *w = &wires[i];
         if (w->peer >= config->ranks || w->peer == config->rank || w->nic >= config->nics ||
-            w->lane >= OPTCC_MAX_LANES || w->lane != e->peer[w->peer].lanes) {
+            w->far_nic >= OPTCC_MAX_NICS || w->lane >= OPTCC_MAX_LANES || w->lane != e->peer[w->peer].lanes) {
             result = OPTCC_BAD;
             break;
         }
@@ -789,6 +816,20 @@ int optcc_test(const struct optcc_engine *e, uint32_t *lost_rank)
     if (e->program)
         return OPTCC_AGAIN;
     return e->finished ? OPTCC_OK : OPTCC_LOST;
+}
+
+int optcc_wait(struct optcc_engine *e, uint64_t limit_ns)
+{
+    const uint64_t begun_ns = e->wires->now(e->self);
+    for (uint32_t round = 1; e->program; round++) {
+        optcc_progress(e);
+        if (round % PATIENCE)
+            continue;
+        if (since(e, begun_ns) > limit_ns)
+            return OPTCC_LATE;
+        sched_yield();
+    }
+    return optcc_test(e, NULL);
 }
 
 void optcc_count(const struct optcc_engine *e, struct optcc_counters *counters) { *counters = e->counters; }

@@ -1,23 +1,26 @@
 """The native engine played whole from a seed: real schedules, virtual NICs, faults, exact results.
 
-``python -m tests.native_replay SEED ...`` plays seeds again and says what happened; ``--sanitize`` with AddressSanitizer
-and UndefinedBehaviorSanitizer.
+``python -m tests.native_replay SEED ...`` plays seeds again and says what happened; ``--sanitize`` does so with
+AddressSanitizer and UndefinedBehaviorSanitizer.
 """
 
 from __future__ import annotations
 
 import argparse
 import ctypes
+import mmap
 import os
 import random
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Iterable, Sequence
 from ctypes import POINTER, byref, c_double, c_int, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache, cached_property
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +43,7 @@ OK, AGAIN, LOST, BAD, MEMORY, LATE = range(6)
 RESULTS = ("ok", "again", "lost", "bad", "memory", "late")
 DIE, RETURN, MUTE, UNMUTE, RATE, PAUSE, RESUME, KILL = range(8)
 DATA, HELLO, PROBE, ALIVE, NOTICE, KNOCK, WELCOME, GIVEUP = range(1, 9)
-TYPES = tuple(DTYPES[:8]) + ("float16", "bfloat16", "float32", "float64")
+TYPES = (*DTYPES[:8], "float16", "bfloat16", "float32", "float64")
 """In the order of enum optcc_type."""
 OPS = tuple(Op)
 SPAN = 256
@@ -63,13 +66,19 @@ Weather = _struct(
 Rows = _struct(
     "Rows",
     *((name, c_uint32) for name in ("rows", "routes")),
-    *((name, c_void_p) for name in ("src", "dst", "route", "offset", "length", "reduce", "dep_ptr", "dep_idx", "lanes")),
+    *(
+        (name, c_void_p)
+        for name in ("src", "dst", "route", "offset", "length", "reduce", "dep_ptr", "dep_idx", "lanes")
+    ),
 )
 COUNTERS = (
     *("sent_bytes", "resent_segments", "landed_segments", "duplicates"),
     *("ghosts", "refused", "doubts", "left", "returned"),
 )
 Counters = _struct("Counters", *((name, c_uint64) for name in COUNTERS))
+WireState = _struct(
+    "WireState", ("state", c_uint32), ("epoch", c_uint32), ("acked_bytes", c_uint64), ("flying", c_uint64)
+)
 Frame = _struct(
     "Frame",
     ("magic", c_uint32),
@@ -111,10 +120,17 @@ def load(library: Path) -> Any:
         ("optcc_program_open", c_int, POINTER(Rows), u32, u32, pointer, c_int, u64, u32, POINTER(pointer)),
         ("optcc_program_close", None, pointer),
         ("optcc_count", None, pointer, POINTER(Counters)),
+        ("optcc_wire_look", c_int, pointer, u32, POINTER(WireState)),
         ("optcc_hear", None, pointer, u32, pointer, u64),
         ("optcc_test", c_int, pointer, POINTER(u32)),
         ("optcc_begin", c_int, pointer, pointer, pointer, c_int),
         ("optcc_progress", u64, pointer),
+        ("optcc_wait", c_int, pointer, u64),
+        ("optcc_close", None, pointer),
+        ("optcc_shm_bytes", u64, u32, u32, u64),
+        ("optcc_shm_open", c_int, pointer, u32, u32, u32, u64, POINTER(pointer)),
+        ("optcc_shm_close", None, pointer),
+        ("optcc_shm_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
         ("optcc_world_open", pointer, u32, POINTER(Weather)),
         ("optcc_world_close", None, pointer),
         ("optcc_world_nic", c_int, pointer, u32, c_double, c_double),
@@ -309,12 +325,14 @@ RIGHT = Right()
 
 @dataclass
 class Outcome:
-    """What came of a run. wrong : (task, rank) whose result differs; touched : buffers given back too early."""
+    """What came of a run. wrong : (task, rank) whose result differs; touched : buffers given back too early; segments :
+    that the tasks have"""
 
     result: str
     now_ns: int
     wrong: list[tuple[int, int]]
     touched: int
+    segments: int
     counters: dict[str, int]
 
     @property
@@ -326,7 +344,27 @@ class Outcome:
             return f"wrong results of (task, rank) {self.wrong}"
         if self.touched:
             return f"{self.touched} buffers given back too early"
+        if self.counters["landed_segments"] != self.segments:
+            return f"{self.counters['landed_segments']} segments landed of {self.segments}"
         return f"{self.counters['refused']} frames refused" if self.counters["refused"] else ""
+
+
+def program(lib: Any, schedule: Schedule, rank: int, dtype: str, segment: int, lanes: Array) -> Any:
+    """A rank's part of a schedule; `lanes` by route."""
+    columns = (
+        *(np.ascontiguousarray(c, np.int32) for c in (schedule.src, schedule.dst, schedule.route)),
+        *(np.ascontiguousarray(c, np.int64) for c in (schedule.offset, schedule.length)),
+        np.ascontiguousarray(schedule.reduce, np.uint8),
+        *(np.ascontiguousarray(c, np.int64) for c in (schedule.dep_ptr, schedule.dep_idx)),
+        lanes,
+    )
+    rows = Rows(len(schedule), len(schedule.routes), *(column.ctypes.data for column in columns))
+    made = c_void_p()
+    result = lib.optcc_program_open(
+        byref(rows), rank, schedule.ranks, None, TYPES.index(dtype), schedule.nbytes, segment, byref(made)
+    )
+    assert result == OK, RESULTS[result]
+    return made
 
 
 class World:
@@ -347,8 +385,10 @@ class World:
         queue_ns = round((ground.ranks + 1) * (window + segment) / ground.slowest * 1e9)
         self.suspect_ns = suspect_ns or 4 * queue_ns + 20 * (latency + weather.get("jitter_ns", 0)) + 1000
         self.return_ns = 100 * self.suspect_ns
+        self.job = weather["seed"] ^ 0x5EED
         self.world = lib.optcc_world_open(ground.ranks, byref(Weather(**weather)))
         self.programs: list[Any] = []
+        self.segments = 0
         self.tasks: list[tuple[list[Array], list[Array], list[Array]]] = []
         for rank, mine in enumerate(ground.nics):
             for port in mine:
@@ -363,7 +403,7 @@ class World:
                 ranks=ground.ranks,
                 segment_bytes=segment,
                 window_bytes=window,
-                job=weather["seed"] ^ 0x5EED,
+                job=self.job,
                 suspect_ns=self.suspect_ns,
                 grace_ns=self.suspect_ns // 2,
                 knock_ns=self.suspect_ns // 4,
@@ -387,19 +427,7 @@ class World:
 
     def program(self, schedule: Schedule, rank: int, dtype: str) -> Any:
         """A rank's part of a schedule."""
-        columns = (
-            *(np.ascontiguousarray(c, np.int32) for c in (schedule.src, schedule.dst, schedule.route)),
-            *(np.ascontiguousarray(c, np.int64) for c in (schedule.offset, schedule.length)),
-            np.ascontiguousarray(schedule.reduce, np.uint8),
-            *(np.ascontiguousarray(c, np.int64) for c in (schedule.dep_ptr, schedule.dep_idx)),
-            self.ground.lanes(schedule),
-        )
-        rows = Rows(len(schedule), len(schedule.routes), *(column.ctypes.data for column in columns))
-        made = c_void_p()
-        result = self.lib.optcc_program_open(
-            byref(rows), rank, schedule.ranks, None, TYPES.index(dtype), schedule.nbytes, self.segment, byref(made)
-        )
-        assert result == OK, RESULTS[result]
+        made = program(self.lib, schedule, rank, dtype, self.segment, self.ground.lanes(schedule))
         self.programs.append(made)
         return made
 
@@ -407,6 +435,7 @@ class World:
         """One more collective of all ranks."""
         buffers, results = [one.copy() for one in given], [np.zeros_like(one) for one in given]
         self.tasks.append((buffers, results, right))
+        self.segments += int((-(-schedule.length // self.segment)).sum())
         for rank in range(schedule.ranks):
             where = buffers[rank].ctypes.data, results[rank].ctypes.data
             program = self.program(schedule, rank, dtype)
@@ -429,12 +458,85 @@ class World:
             for name, value in self.counters(engine).items():
                 total[name] += value
         touched = self.lib.optcc_world_touched(self.world)
-        return Outcome(RESULTS[result], self.lib.optcc_world_now(self.world), wrong, touched, total)
+        now_ns = self.lib.optcc_world_now(self.world)
+        return Outcome(RESULTS[result], now_ns, wrong, touched, self.segments, total)
 
     def counters(self, engine: Any) -> dict[str, int]:
         counters = Counters()
         self.lib.optcc_count(engine, byref(counters))
         return {name: getattr(counters, name) for name in COUNTERS}
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+SECOND_NS = 10**9
+
+
+def share(lib: Any, ranks: int, lanes: int = 1, ring: int = 1 << 20) -> Any:
+    """Memory for ranks that are forked from here."""
+    return ctypes.c_char.from_buffer(mmap.mmap(-1, lib.optcc_shm_bytes(ranks, lanes, ring)))
+
+
+def run_shared(
+    lib: Any,
+    where: Any,
+    schedule: Schedule,
+    rank: int,
+    buffers: Iterable[Array],
+    op: Op,
+    *,
+    lanes: int = 1,
+    ring: int = 1 << 20,
+) -> list[int]:
+    """One rank's collectives, one after another, in place, over shared memory; returns nanoseconds of each."""
+    shm, engine = c_void_p(), c_void_p()
+    assert lib.optcc_shm_open(where, rank, schedule.ranks, lanes, ring, byref(shm)) == OK
+    config = Config(
+        segment_bytes=65536,
+        window_bytes=262144,
+        job=1,
+        suspect_ns=SECOND_NS,
+        grace_ns=SECOND_NS // 2,
+        knock_ns=SECOND_NS // 10,
+        return_ns=60 * SECOND_NS,
+    )
+    assert lib.optcc_shm_engine(shm, byref(config), byref(engine)) == OK
+    took, any_lane = [], np.zeros(len(schedule.routes), np.uint64)
+    made = program(lib, schedule, rank, "float32", 65536, any_lane)
+    for buffer in buffers:
+        begun = time.perf_counter_ns()
+        assert lib.optcc_begin(engine, made, buffer.ctypes.data, OPS.index(op)) == OK
+        result = lib.optcc_wait(engine, 60 * SECOND_NS)
+        took.append(time.perf_counter_ns() - begun)
+        assert result == OK, RESULTS[result]
+    for _ in range(1000):  # the last acknowledgement may have to be said again
+        lib.optcc_progress(engine)
+    lib.optcc_close(engine)
+    lib.optcc_program_close(made)
+    lib.optcc_shm_close(shm)
+    return took
+
+
+def latency(lib: Any, ranks: int, nbytes: int, calls: int = 20_000) -> Array:
+    """Seconds of a maximum of `nbytes`, of `calls` in a row, as rank 0 of as many processes sees them: the least, the
+    twentieth and the median, of which the first two say more on a machine that does other things."""
+    cluster = Cluster.uniform(servers=ranks, nics=1, rate=RATE_OF_A_NIC)
+    schedule = optcc.plan(cluster, nbytes, alpha="1us", per_chunk="1us").schedule()
+    memory = share(lib, ranks)
+    where = ctypes.addressof(memory)
+
+    def rank_of(rank: int) -> list[int]:
+        buffer = np.ones(nbytes // 4, np.float32)
+        return run_shared(lib, where, schedule, rank, (buffer for _ in range(calls)), Op.MAX)
+
+    others = [get_context("fork").Process(target=rank_of, args=(rank,)) for rank in range(1, ranks)]
+    for other in others:
+        other.start()
+    took = rank_of(0)
+    for other in others:
+        other.join(60)
+    assert all(other.exitcode == 0 for other in others)
+    return np.percentile(took[calls // 10 :], (0, 5, 50)) / 1e9
 
 
 # --- one seed ------------------------------------------------------------------------------------------------------
@@ -504,9 +606,127 @@ def play(lib: Any, seed: int) -> Outcome:
         return world.run(limit_ns=10 * world.return_ns)
 
 
+# --- a peer that lies ----------------------------------------------------------------------------------------------
+
+
+class Liar:
+    """Rank 0 of two, before it has sent anything, and frames that may come from rank 1."""
+
+    def __init__(self, lib: Any, seed: int) -> None:
+        self.lib, self.draw = lib, random.Random(seed)
+        self.ground = next(one for one in grounds() if one.name == "2 x 1")
+        self.schedule = self.ground.schedules[0][1]
+        self.world = World(lib, self.ground, {"seed": seed})
+        (self.buffer, _) = inputs(self.schedule, "int32", Op.SUM, seed)
+        self.engine = self.world.engines[0]
+        program = self.world.program(self.schedule, 0, "int32")
+        assert lib.optcc_begin(self.engine, program, self.buffer.ctypes.data, 0) == OK
+        self.honest = [self.frame(seq, *segment) for seq, segment in enumerate(self._segments())]
+        self.taken: set[int] = set()
+
+    def _segments(self) -> Iterable[tuple[int, int, int]]:
+        """(row, offset in it, length) of all that comes to rank 0."""
+        for row in np.flatnonzero(self.schedule.dst == 0).tolist():
+            length, step = int(self.schedule.length[row]), self.world.segment
+            for offset in range(0, length, step):
+                yield row, offset, min(step, length - offset)
+
+    def frame(self, seq: int, row: int, offset: int, length: int) -> Any:
+        return Frame(
+            magic=0x0CC70A11,
+            version=1,
+            kind=DATA,
+            from_=1,
+            to=0,
+            job=self.world.job,
+            epoch=1,
+            begun=1,
+            seq=seq,
+            operation=1,
+            row=row,
+            length=length,
+            offset=offset,
+        )
+
+    def hear(self, frame: Any, payload: bytes) -> None:
+        told = bytes(frame) + payload
+        self.lib.optcc_hear(self.engine, 0, told, len(told))
+
+    def bend(self, frame: Any) -> Any:
+        """Change a few of a frame's fields."""
+        bent = Frame.from_buffer_copy(frame)
+        for _ in range(self.draw.choice((0, 1, 1, 1, 2, 3))):
+            name, kind = self.draw.choice(Frame._fields_)
+            if name == "landed":
+                bent.landed[self.draw.randrange(SPAN // 64)] = self.draw.getrandbits(64)
+                continue
+            old, most = getattr(bent, name), 2 ** (8 * ctypes.sizeof(kind)) - 1
+            new = self.draw.choice(
+                (0, 1, 2, old + 1, old - 1, old + 8, old * 2, most, most - old, self.draw.getrandbits(64))
+            )
+            setattr(bent, name, new & most)
+        return bent
+
+    def believable(self, frame: Any, length: int) -> bool:
+        """Whether a segment is one that rank 1 may send now."""
+        first = self.honest[0]
+        same = ("magic", "version", "kind", "lane", "from_", "to", "job", "operation")
+        known = {(f.row, f.offset, f.length): i for i, f in enumerate(self.honest)}
+        place = known.get((frame.row, frame.offset, frame.length))
+        return (
+            all(getattr(frame, name) == getattr(first, name) for name in same)
+            and place is not None
+            and place not in self.taken
+            and length == frame.length
+            and frame.begun <= 2
+            and frame.floor == 0
+            and not any(frame.landed)
+            and frame.seq < SPAN + len(self.taken)
+        )
+
+
+def fuzz(lib: Any, count: int, seed: int) -> str:
+    """`count` messages that rank 1 might send, most of them wrong; what was believed that must not be, or nothing."""
+    believed = told = 0
+    while told < count:
+        liar = Liar(lib, seed + told)
+        with liar.world:
+            for _ in range(min(100, count - told)):
+                told += 1
+                frame = liar.draw.choice(liar.honest)
+                if liar.draw.random() < 0.3:
+                    frame = Frame.from_buffer_copy(frame)
+                    frame.kind, frame.length = liar.draw.randrange(12), 0
+                bent = liar.bend(frame)
+                payload = bytes(liar.draw.choice((frame.length, frame.length, frame.length, bent.length % 4096, 0)))
+                payload = b"\xee" * len(payload)
+                before, landed = liar.buffer.copy(), liar.world.counters(liar.engine)["landed_segments"]
+                may = liar.believable(bent, len(payload))
+                if liar.draw.random() < 0.02:  # cut anywhere
+                    short = (bytes(bent) + payload)[: liar.draw.randrange(200)]
+                    lib.optcc_hear(liar.engine, 0, short, len(short))
+                    may = may and len(short) == len(bytes(bent)) + len(payload)
+                else:
+                    liar.hear(bent, payload)
+                if liar.world.counters(liar.engine)["landed_segments"] == landed:
+                    if before.tobytes() != liar.buffer.tobytes():
+                        return f"a refused frame has changed the buffer: message {told}"
+                    continue
+                if not may:
+                    return f"believed: message {told}"
+                believed += 1
+                known = [(f.row, f.offset) for f in liar.honest]
+                liar.taken.add(known.index((bent.row, bent.offset)))
+    return "" if believed else "nothing was believed, not even what is true"
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("seeds", nargs="+", type=int)
+    parser.add_argument("seeds", nargs="*", type=int)
+    parser.add_argument("--fuzz", type=int, default=0, metavar="N", help="N messages of a peer that lies")
+    parser.add_argument(
+        "--latency", nargs="*", type=int, default=[], metavar="RANKS", help="of calls between processes"
+    )
     parser.add_argument("--sanitize", action="store_true", help="compile with sanitizers (needs libasan)")
     parser.add_argument("--library", type=Path, help="a library that is compiled already")
     given = parser.parse_args(arguments)
@@ -515,7 +735,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         library = given.library or build(Path(folder), flags=SANITIZERS if given.sanitize else ("-O2",))
         if given.sanitize and "libasan" not in os.environ.get("LD_PRELOAD", ""):
             return subprocess.run(
-                [sys.executable, "-m", "tests.native_replay", "--library", str(library), *map(str, given.seeds)],
+                [
+                    *(sys.executable, "-m", "tests.native_replay", "--library", str(library)),
+                    *("--fuzz", str(given.fuzz), *map(str, given.seeds)),
+                ],
+                cwd=ROOT,
                 env=sanitized(),
                 check=False,
             ).returncode
@@ -526,6 +750,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"seed {seed}: {said.ground.name}; {calls}; {said.weather}; {len(said.faults)} faults")
             print(f"  {outcome.fault or 'right'} after {outcome.now_ns / 1e6:.3f} ms; {outcome.counters}")
             bad += outcome.fault != ""
+        for ranks in given.latency:
+            for nbytes in (8, 4096, 65536):
+                least, low, median = latency(lib, ranks, nbytes) * 1e6
+                print(f"{ranks} processes, {nbytes} bytes: {least:.1f} us at least, {low:.1f}, median {median:.1f}")
+        if given.fuzz:
+            lies = fuzz(lib, given.fuzz, seed=1)
+            print(f"{given.fuzz} messages: {lies or 'none believed that must not be'}")
+            bad += lies != ""
     return bad != 0
 
 
