@@ -40,13 +40,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LOOKS = 8 };    /* in suspect_ns */
-enum { SLACK = 3 };    /* a segment is lost when one sent so much later by the same wire has landed */
-enum { NEWS = 4096 };  /* taken in one call of progress at most */
-enum { MOST_KNOCKS = 16 }; /* the pause between knocks grows to so many times the first */
-
-enum { PATIENCE = 256 }; /* rounds until the processor is given to others */
-enum { SMOOTH = 4 };   /* of a measured pace a new value counts one part in so many */
+enum {
+    LOOKS = 8,        /* in suspect_ns */
+    SLACK = 3,        /* a segment is lost when one sent so much later by the same wire has landed */
+    NEWS = 4096,      /* taken in one call of progress at most */
+    MOST_KNOCKS = 16, /* the pause between knocks grows to so many times the first */
+    SMOOTH = 4,       /* of a measured pace a new value counts one part in so many */
+    PATIENCE = 256    /* rounds of `optcc_wait` until the processor is given to others */
+};
 
 enum kept { FREE, FLYING, AGAIN };
 
@@ -105,6 +106,7 @@ struct optcc_engine {
     uint32_t unwell;   /* wires that are not UP */
     uint32_t lost_rank; /* UINT32_MAX: none */
     int finished;       /* the last operation, whole */
+    int owing;          /* some wire may owe an acknowledgement */
     struct optcc_counters counters;
 };
 
@@ -754,10 +756,21 @@ static void finish_if_done(struct optcc_engine *e)
     e->program = NULL;
 }
 
+static void say_what_has_landed(struct optcc_engine *e)
+{
+    e->owing = 0;
+    for (uint32_t i = 0; i < e->config.wires; i++) {
+        struct wire *w = &e->wire[i];
+        if (w->owes_ack && (w->state == OPTCC_UP || w->state == OPTCC_DOUBTED))
+            tell(e, w, OPTCC_HELLO, 0);
+        e->owing |= w->owes_ack; /* next time, then */
+    }
+}
+
 uint64_t optcc_progress(struct optcc_engine *e)
 {
     struct optcc_event event;
-    int taken = 0, owing = 0;
+    int taken = 0;
     for (; taken < NEWS; taken++) {
         e->wires->poll(e->self, &event);
         e->now_ns = e->wires->now(e->self);
@@ -769,7 +782,7 @@ uint64_t optcc_progress(struct optcc_engine *e)
         switch (event.news) {
         case OPTCC_FRAME:
             optcc_hear(e, event.wire, event.bytes, event.length);
-            owing |= w->owes_ack;
+            e->owing |= w->owes_ack;
             break;
         case OPTCC_LEFT:
             if (w->in_hand) {
@@ -800,9 +813,8 @@ uint64_t optcc_progress(struct optcc_engine *e)
         for (uint32_t nic = 0; nic < e->config.nics; nic++)
             while (e->wires->room(e->self, nic) && pull(e, nic))
                 ;
-    for (uint32_t i = 0; owing && i < e->config.wires; i++)
-        if (e->wire[i].owes_ack && (e->wire[i].state == OPTCC_UP || e->wire[i].state == OPTCC_DOUBTED))
-            tell(e, &e->wire[i], OPTCC_HELLO, 0);
+    if (e->owing)
+        say_what_has_landed(e);
     finish_if_done(e);
     if (taken == NEWS)
         return e->now_ns;

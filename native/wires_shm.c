@@ -130,15 +130,16 @@ static int look(struct optcc_shm *s, uint32_t wire, struct optcc_event *event)
         if (!there)
             return 0;
         memcpy(&prefix, w->in->bytes + at, sizeof prefix);
-        if (prefix.length == SKIP && there > s->ring_bytes - at) {
+        if (prefix.length == SKIP && there > s->ring_bytes - at && there <= s->ring_bytes) {
             w->read += s->ring_bytes - at;
             continue;
         }
         const uint64_t whole = in_lines(sizeof prefix + prefix.length);
-        if (there > s->ring_bytes || prefix.length > s->ring_bytes || whole > there || at + whole > s->ring_bytes) {
-            w->read = w->far_written;
+        if (there > s->ring_bytes || there % LINE || prefix.length > s->ring_bytes || whole > there ||
+            at + whole > s->ring_bytes) {
+            w->read = w->far_written = w->far_written / LINE * LINE;
+            s->owed += !w->died;
             w->died = 1;
-            s->owed++;
             return 0;
         }
         w->polled = whole;

@@ -211,7 +211,7 @@ class Ground:
 
     @property
     def slowest(self) -> float:
-        return min(min(port.out_rate, port.in_rate) for port in self.ports)
+        return float(min(min(port.out_rate, port.in_rate) for port in self.ports))
 
     def lanes(self, schedule: Schedule) -> Array:
         """For each route the set of its lanes, as a word."""
@@ -351,7 +351,7 @@ class Outcome:
 
 def program(lib: Any, schedule: Schedule, rank: int, dtype: str, segment: int, lanes: Array) -> Any:
     """A rank's part of a schedule; `lanes` by route."""
-    columns = (
+    columns: tuple[Array, ...] = (
         *(np.ascontiguousarray(c, np.int32) for c in (schedule.src, schedule.dst, schedule.route)),
         *(np.ascontiguousarray(c, np.int64) for c in (schedule.offset, schedule.length)),
         np.ascontiguousarray(schedule.reduce, np.uint8),
@@ -394,8 +394,8 @@ class World:
             for port in mine:
                 self._call("optcc_world_nic", rank, ground.ports[port].out_rate, ground.ports[port].in_rate)
         for (low, high), lanes in ground.wires.items():
-            for mine, far in lanes:
-                self._call("optcc_world_wire", low, mine, high, far)
+            for ends in lanes:
+                self._call("optcc_world_wire", low, ends[0], high, ends[1])
         self.engines = []
         for rank in range(ground.ranks):
             config = Config(
@@ -720,6 +720,35 @@ def fuzz(lib: Any, count: int, seed: int) -> str:
     return "" if believed else "nothing was believed, not even what is true"
 
 
+def scribble(lib: Any, count: int, seed: int) -> None:
+    """A peer that writes anything into the memory that it shares: nothing may crash, and no call may take for ever."""
+    ground, draw = next(one for one in grounds() if one.name == "2 x 1"), np.random.default_rng(seed)
+    schedule = ground.schedules[0][1]
+    made = program(lib, schedule, 0, "int32", 1024, ground.lanes(schedule))
+    (buffer, _) = inputs(schedule, "int32", Op.SUM, seed)
+    size = lib.optcc_shm_bytes(2, 1, 1 << 16)
+    likely = np.array((0, 64, 128, 192, 1 << 16, 2**63, 2**64 - 1), np.uint64)
+    for round_ in range(count):
+        memory = mmap.mmap(-1, size)
+        bytes_ = np.frombuffer(memory, np.uint8)
+        shm, engine = c_void_p(), c_void_p()
+        assert lib.optcc_shm_open(bytes_.ctypes.data, 0, 2, 1, 1 << 16, byref(shm)) == OK
+        config = Config(segment_bytes=1024, window_bytes=4096, job=1, suspect_ns=1000, grace_ns=500, knock_ns=10)
+        config.return_ns = SECOND_NS
+        assert lib.optcc_shm_engine(shm, byref(config), byref(engine)) == OK
+        lib.optcc_begin(engine, made, buffer.ctypes.data, 0)
+        for _ in range(10):
+            words = bytes_.view(np.uint64)
+            places = draw.integers(0, len(words), int(draw.choice((10, 1000, len(words)))))
+            words[places] = draw.choice(likely, len(places))
+            if round_ % 2:  # what is said to be written is likely
+                words[[0, size // 8 // 4, size // 8 // 2, 3 * size // 8 // 4]] = 64 * draw.integers(0, 2000, 4)
+            lib.optcc_progress(engine)
+        lib.optcc_close(engine)
+        lib.optcc_shm_close(shm)
+    lib.optcc_program_close(made)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", nargs="*", type=int)
@@ -755,6 +784,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 least, low, median = latency(lib, ranks, nbytes) * 1e6
                 print(f"{ranks} processes, {nbytes} bytes: {least:.1f} us at least, {low:.1f}, median {median:.1f}")
         if given.fuzz:
+            scribble(lib, given.fuzz // 100, seed=1)
             lies = fuzz(lib, given.fuzz, seed=1)
             print(f"{given.fuzz} messages: {lies or 'none believed that must not be'}")
             bad += lies != ""

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from ctypes import byref
+from fractions import Fraction
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
@@ -19,10 +20,11 @@ import numpy as np
 import pytest
 
 import optcc
+from optcc.planner.search import slower_s
 from optcc.runtime.devices import host
 from optcc.runtime.devices.host import BFLOAT16, Array, Op, dtype_of
 from optcc.runtime.measuring.virtual_run import run_virtual
-from optcc.simulation.simulator import simulate
+from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
 from tests.effort import cases
@@ -104,8 +106,8 @@ ALPHA_NS = 5000
 
 
 def ratio(lib: Any, ground: Ground, schedule: Any) -> float:
-    """The engine's virtual time over the simulator's, without faults and without the heads of frames: at this length of
-    segments 0.7 %."""
+    """The engine's virtual time over that by which the planner chooses, without faults and without the heads of frames,
+    which take 0.7 % at this length of segments."""
     with World(lib, ground, {"seed": 1, "latency_ns": ALPHA_NS}, segment=SEGMENT, window=WINDOW) as world:
         given = [np.zeros(LARGE // 8, np.int64) for _ in range(schedule.ranks)]
         world.task(schedule, "int64", Op.SUM, given, given)
@@ -113,7 +115,7 @@ def ratio(lib: Any, ground: Ground, schedule: Any) -> float:
     assert not outcome.fault
     assert outcome.counters["doubts"] == outcome.counters["resent_segments"] == 0
     heads = 1 + ctypes.sizeof(native.Frame) / SEGMENT
-    return outcome.now_ns / 1e9 / simulate(schedule, alpha=ALPHA_NS / 1e9).time_s / heads
+    return outcome.now_ns / 1e9 / slower_s(schedule, Costs(Fraction(ALPHA_NS, 10**9), Fraction(0))) / heads
 
 
 @pytest.mark.parametrize("name", clusters())
@@ -127,12 +129,12 @@ def test_the_planners_choice_takes_the_simulated_time(lib: Any, name: str) -> No
 @pytest.mark.long
 @pytest.mark.parametrize("name", clusters())
 def test_other_families_take_about_the_simulated_time(lib: Any, name: str) -> None:
-    """What many ranks send to one at once depends on whose turn it is there; a ring that is not cut by rates is faster
-    than in the model, since free NICs pull."""
+    """What many ranks send to one at once depends on whose turn it is there; a ring that is not cut by rates takes
+    half, since free NICs pull."""
     made = [(plan.recipe.family, plan.schedule()) for plan in plans(clusters()[name], LARGE, 16)]
     ground = Ground(name, made)
     for family, schedule in made:
-        assert (0.45 if family == "ring" else 0.97) < ratio(lib, ground, schedule) < 1.15, family
+        assert (0.45 if family == "ring" else 0.9) < ratio(lib, ground, schedule) < 1.15, family
 
 
 # --- one fault, looked at closely ----------------------------------------------------------------------------------
@@ -320,6 +322,11 @@ def test_a_liar_is_not_believed(lib: Any) -> None:
     assert native.fuzz(lib, cases(100_000), seed=1) == ""
 
 
+@pytest.mark.cases
+def test_what_a_peer_scribbles_into_shared_memory_does_no_harm(lib: Any) -> None:
+    native.scribble(lib, cases(1000), seed=1)
+
+
 @pytest.mark.long
 def test_sanitizers_find_nothing() -> None:
     command = [sys.executable, "-m", "tests.native_replay", "--sanitize", "--fuzz", "20000"]
@@ -342,7 +349,6 @@ MUTANTS = {
         "flow.c", "if (f->seq < p->floor || (f->seq - p->floor < OPTCC_SPAN && p->landed[place / 64] & mark))", "if (0)"
     ),
     "a segment is taken under two numbers": Mutant("program.c", "|| bit(p->came, r->bits + segment))", ")"),
-    "what was not sent may be acknowledged": Mutant("flow.c", "if (f->floor > p->next)", "if (0)"),
     "a segment may be as long as it likes": Mutant(
         "program.c", "length != segment_length(r->length, p->segment_bytes, segment) ||", ""
     ),
