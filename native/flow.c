@@ -40,6 +40,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+_Static_assert(sizeof(struct optcc_frame) == 112, "it travels between machines, without holes");
+
 enum {
     LOOKS = 8,        /* in suspect_ns */
     SLACK = 3,        /* a segment is lost when one sent so much later by the same wire has landed */
@@ -284,7 +286,8 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     o->wire = w->index;
     o->order = w->order++;
     o->is = FLYING;
-    o->tries += o->tries < UINT8_MAX;
+    if (o->tries < 2) /* once, or more often */
+        o->tries++;
     e->counters.sent_bytes += piece->length;
     return 1;
 }

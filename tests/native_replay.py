@@ -340,12 +340,19 @@ class Outcome:
         """What is wrong with a run that should have ended well; empty: nothing."""
         if self.result != "ok":
             return self.result
+        if self.counters["landed_segments"] != self.segments:
+            return f"{self.counters['landed_segments']} segments landed of {self.segments}"
+        return self.doomed_fault
+
+    @property
+    def doomed_fault(self) -> str:
+        """Likewise with a run in which a rank was killed."""
+        if self.result not in ("ok", "lost"):
+            return self.result
         if self.wrong:
             return f"wrong results of (task, rank) {self.wrong}"
         if self.touched:
             return f"{self.touched} buffers given back too early"
-        if self.counters["landed_segments"] != self.segments:
-            return f"{self.counters['landed_segments']} segments landed of {self.segments}"
         return f"{self.counters['refused']} frames refused" if self.counters["refused"] else ""
 
 
@@ -525,7 +532,10 @@ def latency(lib: Any, ranks: int, nbytes: int, calls: int = 20_000) -> Array:
     memory = share(lib, ranks)
     where = ctypes.addressof(memory)
 
+    cores = sorted(os.sched_getaffinity(0))
+
     def rank_of(rank: int) -> list[int]:
+        os.sched_setaffinity(0, {cores[rank % len(cores)]})  # two on one core would wait for each other
         buffer = np.ones(nbytes // 4, np.float32)
         return run_shared(lib, where, schedule, rank, (buffer for _ in range(calls)), Op.MAX)
 
@@ -533,6 +543,7 @@ def latency(lib: Any, ranks: int, nbytes: int, calls: int = 20_000) -> Array:
     for other in others:
         other.start()
     took = rank_of(0)
+    os.sched_setaffinity(0, cores)
     for other in others:
         other.join(60)
     assert all(other.exitcode == 0 for other in others)
@@ -592,8 +603,11 @@ def script(seed: int) -> Script:
     return Script(ground, tasks, weather, faults)
 
 
-def play(lib: Any, seed: int) -> Outcome:
-    """Play a seed, bounded in virtual time. What should come of it: `Outcome.fault` is empty."""
+def play(lib: Any, seed: int, doomed: bool = False) -> Outcome:
+    """Play a seed, bounded in virtual time. What should come of it: `Outcome.fault` is empty.
+
+    doomed : a rank is killed, too, and all others must end, well or not (`Outcome.doomed_fault`)
+    """
     said = script(seed)
     with World(lib, said.ground, said.weather) as world:
         for _, schedule, dtype, op in said.tasks:
@@ -603,6 +617,10 @@ def play(lib: Any, seed: int) -> Outcome:
         unit_ns = min(healthy_ns, world.return_ns / 100)
         for at, kind, rank, nic, value in said.faults:
             world.fault(at * unit_ns, kind, rank, nic, value)
+        if doomed:
+            draw = random.Random(~seed)
+            at = draw.uniform(0, len(said.tasks)) * unit_ns * draw.choice((0.1, 1))
+            world.fault(at, KILL, draw.randrange(said.ground.ranks))
         return world.run(limit_ns=10 * world.return_ns)
 
 
@@ -752,6 +770,7 @@ def scribble(lib: Any, count: int, seed: int) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", nargs="*", type=int)
+    parser.add_argument("--doomed", action="store_true", help="a rank is killed, too")
     parser.add_argument("--fuzz", type=int, default=0, metavar="N", help="N messages of a peer that lies")
     parser.add_argument(
         "--latency", nargs="*", type=int, default=[], metavar="RANKS", help="of calls between processes"
@@ -766,7 +785,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return subprocess.run(
                 [
                     *(sys.executable, "-m", "tests.native_replay", "--library", str(library)),
-                    *("--fuzz", str(given.fuzz), *map(str, given.seeds)),
+                    *("--fuzz", str(given.fuzz), *["--doomed"] * given.doomed, *map(str, given.seeds)),
                 ],
                 cwd=ROOT,
                 env=sanitized(),
@@ -774,11 +793,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ).returncode
         lib = load(library)
         for seed in given.seeds:
-            said, outcome = script(seed), play(lib, seed)
+            said, outcome = script(seed), play(lib, seed, given.doomed)
+            fault = outcome.doomed_fault if given.doomed else outcome.fault
             calls = ", ".join(f"{family} {dtype} {op}" for family, _, dtype, op in said.tasks)
             print(f"seed {seed}: {said.ground.name}; {calls}; {said.weather}; {len(said.faults)} faults")
-            print(f"  {outcome.fault or 'right'} after {outcome.now_ns / 1e6:.3f} ms; {outcome.counters}")
-            bad += outcome.fault != ""
+            print(f"  {fault or 'right'} ({outcome.result}) after {outcome.now_ns / 1e6:.3f} ms; {outcome.counters}")
+            bad += fault != ""
         for ranks in given.latency:
             for nbytes in (8, 4096, 65536):
                 least, low, median = latency(lib, ranks, nbytes) * 1e6

@@ -57,6 +57,16 @@ def test_ten_thousand_seeds(lib: Any, first: int) -> None:
     played(lib, range(first, first + 1000))
 
 
+@pytest.mark.cases
+def test_where_a_rank_is_killed_all_others_end(lib: Any) -> None:
+    results = set()
+    for seed in range(cases(2000)):
+        outcome = play(lib, seed, doomed=True)
+        assert not outcome.doomed_fault, f"{outcome.doomed_fault}; python -m tests.native_replay --doomed {seed}"
+        results.add(outcome.result)
+    assert results == {"ok", "lost"}
+
+
 def test_seeds_hold_what_they_are_for(lib: Any) -> None:
     """Every kind of fault and many families come; segments are sent again; wires are left, and return."""
     scripts = [script(seed) for seed in range(200)]
