@@ -653,8 +653,29 @@ static void look_at_peer(struct optcc_engine *e, struct peer *p)
         give_up(e, p->rank);
 }
 
+static void later(const struct optcc_engine *e, uint64_t *then_ns, uint64_t by_ns)
+{
+    *then_ns = since(e, *then_ns) > by_ns ? *then_ns + by_ns : e->now_ns;
+}
+
+/* This rank itself was away: for that time it knows nothing about others. */
+static void forgive(struct optcc_engine *e, uint64_t away_ns)
+{
+    for (uint32_t i = 0; i < e->config.wires; i++) {
+        later(e, &e->wire[i].moved_ns, away_ns);
+        if (e->wire[i].elsewhere_ns)
+            later(e, &e->wire[i].elsewhere_ns, away_ns);
+    }
+    for (uint32_t i = 0; i < e->config.ranks; i++) {
+        later(e, &e->peer[i].answered_ns, away_ns);
+        later(e, &e->peer[i].heard_ns, away_ns);
+    }
+}
+
 static void look(struct optcc_engine *e)
 {
+    if (since(e, e->look_ns) > e->config.suspect_ns / LOOKS)
+        forgive(e, since(e, e->look_ns));
     for (uint32_t i = 0; i < e->config.wires; i++)
         look_at_wire(e, &e->wire[i]);
     for (uint32_t i = 0; i < e->config.ranks; i++)

@@ -195,6 +195,15 @@ def test_a_peer_that_pauses_costs_no_nic_and_no_byte(lib: Any) -> None:
     assert outcome.counters["left"] == outcome.counters["resent_segments"] == 0
 
 
+def test_a_job_that_is_stopped_as_a_whole_goes_on(lib: Any) -> None:
+    """For longer than a peer may be silent: who was away himself knows nothing about the others. One had not begun."""
+    stop = [(5 * (rank < 3), native.PAUSE, rank, 0, 0) for rank in range(4)]
+    resume = [(300 + 2 * rank, native.RESUME, rank, 0, 0) for rank in range(4)]
+    outcome, _, _ = one(lib, "4 x 8, two dead", *stop, *resume)
+    assert not outcome.fault
+    assert outcome.counters["left"] == 0
+
+
 @pytest.mark.parametrize("told", [0, 1])
 def test_a_nic_that_returns_is_used_again(lib: Any, told: int) -> None:
     strike = ((0.01, native.DIE, 0, 0, told), (0.5, native.RETURN, 0, 0, told))
