@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # The verbs tests: in the lab, or on this host's own NICs where it has some (LAB=1: in the lab even so).
 # Without WHOLE=1 what takes long is left out: many random cuts, a thousand failovers. In the lab they have 25 minutes, with WHOLE=1 an hour.
+# REAL_TIME=1: by the host's clock. Where many processes always have something to do, such as training on 4 ranks, virtual time, in which work costs none, hardly goes on.
 # Arguments go to pytest. Results: out/lab/{console.txt,junit.xml,...}; exit status: pytest's.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -13,6 +14,6 @@ packages=$("${PYTHON:-.venv/bin/python}" -c 'import sys, sysconfig; sys.version_
 mkdir -p out/lab
 [ -e optcc/liboptcc.so ] || python3 native/build.py optcc/liboptcc.so   # with which the guest plans
 lab/run.sh --nics "${NICS:-12}" --memory 2G --limit "${LIMIT:-$([ -n "${WHOLE:-}" ] && echo 3600 || echo 1500)}" --results out/lab \
-  ${packages:+--packages "$packages"} -- \
+  ${REAL_TIME:+--real-time} ${packages:+--packages "$packages"} -- \
   lab/tests.sh "$@" |
   tee out/lab/console.txt

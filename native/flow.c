@@ -1,0 +1,881 @@
+/* Segments from rank to rank, each exactly once, over NICs that come and go.
+ *
+ * A flow is what one rank sends to another: segments, numbered for ever. There are two of them between two ranks, and up
+ * to 64 wires, each from a NIC here to a NIC there. Any segment may go by any wire, and again by another one.
+ *
+ * The receiver is the only authority on what has landed. It keeps `floor` (all below are here) and a bit for each of the
+ * next SPAN segments, and every frame that it sends says both. What it has seen it takes for a duplicate, whatever wire
+ * and life it comes from, and says so once more; so nothing is folded twice, and a lost acknowledgement does no harm.
+ * The sender keeps a segment until it is acknowledged, by whichever wire. So sending again is always safe, and what
+ * happens to a wire is a question of speed, never of correctness.
+ *
+ * A NIC that is free pulls the next segment: what must be sent again first, then the lowest row that is ready and may go
+ * by one of its wires. So shares follow the rates that NICs really have, and a plan is not cut anew after a loss. A wire
+ * has at most a window of bytes that are not acknowledged, so that queues stay short. A rank that has not begun the
+ * operation is sent nothing: `begun` in its frames tells.
+ *
+ * A wire at one end is in one of four states; the table `RULES` says what happens in each.
+ *
+ *   UP       carries.
+ *   DOUBTED  it owes something, an acknowledgement or a payload given back, and nothing has moved for `suspect_ns`.
+ *            Nothing new goes by it. The peer is asked by all wires whether it lives; it answers each question by the
+ *            wire that it came by. An answer by this wire: it is UP again, and what it has lost is sent again. Answers
+ *            by others alone, for `grace_ns`: it is left. No answer at all: the peer is paused, or all is cut, and
+ *            nothing happens. So a slow peer never costs a NIC.
+ *   FENCING  it is left. Its segments are already on their way by others; its end here is being drained, until no
+ *            payload is read any more. The peer is told, and all wires that share a NIC with it are doubted at once.
+ *   DOWN     fenced. A new life is asked for, in growing intervals, by the wire itself (KNOCK); the peer fences its own
+ *            end, takes the new epoch, and says WELCOME. Frames of another epoch are ghosts and change nothing.
+ *
+ * Where no wire is left, these questions go on. A peer that owes something and gives no sign by any wire for `return_ns`
+ * is given up, and with it the operation; everybody is told, so that nobody waits.
+ *
+ * What a peer says is checked before it is believed: lengths, rank, job, life, that it acknowledges nothing that was not
+ * sent, begins nothing too early, and sends what the program expects and has not had. Else the frame changes nothing.
+ */
+#define _POSIX_C_SOURCE 200809L
+#include "engine.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert(sizeof(struct optcc_frame) == 112, "it travels between machines, without holes");
+
+enum {
+    LOOKS = 8,        /* in suspect_ns */
+    SLACK = 3,        /* a segment is lost when one sent so much later by the same wire has landed */
+    NEWS = 4096,      /* taken in one call of progress at most */
+    MOST_KNOCKS = 16, /* the pause between knocks grows to so many times the first */
+    SMOOTH = 4,       /* of a measured pace a new value counts one part in so many */
+    PATIENCE = 256    /* rounds of `optcc_wait` until the processor is given to others */
+};
+
+enum kept { FREE, FLYING, AGAIN };
+
+struct out { /* a segment that is not acknowledged */
+    uint64_t seq;
+    uint32_t send, segment, length; /* of the program; bytes */
+    uint32_t wire;                  /* it went by last */
+    uint32_t order;                 /* its place among what went by that wire */
+    uint8_t is;                     /* enum kept */
+    uint8_t tries;
+    uint64_t sent_ns, ahead;        /* the last time; bytes that flew to that NIC then, with its own */
+};
+
+struct peer {
+    uint32_t rank, lanes;
+    uint32_t wire[OPTCC_MAX_LANES];        /* by lane */
+    uint64_t up, with_nic[OPTCC_MAX_NICS]; /* sets of lanes */
+    uint64_t heading_for[OPTCC_MAX_NICS];  /* bytes that fly to each of its NICs */
+    double ns_per_byte[OPTCC_MAX_NICS];    /* how long one takes with all that fly there before it, as measured */
+    struct out out[OPTCC_SPAN];            /* by seq % SPAN */
+    uint64_t low, next;                    /* all below are acknowledged; the next segment's number */
+    uint32_t again;                        /* of `out`, those to be sent again */
+    uint64_t floor, landed[OPTCC_SPAN / 64]; /* what has come: see optcc_frame */
+    uint64_t begun, far_begun;             /* operations with each other, here and there */
+    uint64_t to_ack, to_come;              /* segments of this operation */
+    uint64_t answered_ns, heard_ns;        /* the last sign that it hears us; that we hear it */
+    uint32_t doubt;                        /* number of the last one */
+    int takes_part, quiet;                 /* in this operation; nothing of it has come yet */
+};
+
+struct wire {
+    struct optcc_wire ends;
+    uint32_t index, state;
+    uint32_t epoch;             /* its life */
+    uint32_t called, knocked;   /* lives asked for by the peer and by us; 0: none */
+    uint64_t flying, acked;     /* bytes */
+    uint32_t in_hand;           /* payloads that may be read */
+    uint32_t order, best;       /* of the next segment; above all that have landed and went once */
+    uint64_t moved_ns;          /* something it owes has moved, or it began to owe */
+    uint64_t elsewhere_ns;      /* another wire answered this doubt; 0: none yet */
+    uint64_t knock_ns, pause_ns; /* when to knock next, and how long after that again */
+    uint32_t doubt;             /* number of its doubt */
+    int owes_ack;
+};
+
+struct optcc_engine {
+    struct optcc_config config;
+    const struct optcc_wires *wires;
+    void *self;
+    struct wire *wire;
+    struct peer *peer; /* by rank */
+    struct optcc_program *program; /* NULL: none runs */
+    uint64_t now_ns, look_ns;
+    uint64_t in_hand;  /* payloads of all wires */
+    uint32_t again;    /* segments of all peers that are to be sent again */
+    uint32_t unwell;   /* wires that are not UP */
+    uint32_t lost_rank; /* UINT32_MAX: none */
+    int finished;       /* the last operation, whole */
+    int owing;          /* some wire may owe an acknowledgement */
+    struct optcc_counters counters;
+};
+
+/* ---- saying ------------------------------------------------------------------------------------------------------ */
+
+static struct optcc_frame head_for(const struct optcc_engine *e, const struct wire *w, enum optcc_kind kind)
+{
+    const struct peer *p = &e->peer[w->ends.peer];
+    struct optcc_frame head = {.magic = OPTCC_MAGIC, .version = OPTCC_VERSION, .kind = (uint8_t)kind,
+                               .lane = (uint16_t)w->ends.lane, .from = e->config.rank, .to = p->rank,
+                               .job = e->config.job, .epoch = w->epoch, .begun = p->begun, .floor = p->floor};
+    memcpy(head.landed, p->landed, sizeof head.landed);
+    return head;
+}
+
+static void tell(struct optcc_engine *e, struct wire *w, enum optcc_kind kind, uint32_t word)
+{
+    struct optcc_frame head = head_for(e, w, kind);
+    head.word = word;
+    if (kind == OPTCC_KNOCK)
+        head.epoch = w->knocked;
+    /* A frame that cannot be posted is one that is lost: it is said again, or DIED follows. */
+    if (e->wires->post(e->self, w->index, &head, NULL) == OPTCC_OK)
+        w->owes_ack = 0;
+}
+
+static void tell_by_all(struct optcc_engine *e, struct peer *p, enum optcc_kind kind, uint32_t word)
+{
+    for (uint32_t lane = 0; lane < p->lanes; lane++) {
+        struct wire *w = &e->wire[p->wire[lane]];
+        if (w->state == OPTCC_UP || w->state == OPTCC_DOUBTED)
+            tell(e, w, kind, word);
+    }
+}
+
+static void hello(struct optcc_engine *e, struct peer *p)
+{
+    if (p->up)
+        tell(e, &e->wire[p->wire[__builtin_ctzll(p->up)]], OPTCC_HELLO, 0);
+}
+
+static void notice(struct optcc_engine *e, struct peer *p, const struct wire *lost)
+{
+    for (uint32_t lane = 0; lane < p->lanes; lane++) {
+        const struct wire *w = &e->wire[p->wire[lane]];
+        if (w->state != OPTCC_UP && w->state != OPTCC_DOUBTED)
+            continue;
+        struct optcc_frame head = head_for(e, w, OPTCC_NOTICE);
+        head.lane = (uint16_t)lost->ends.lane;
+        head.word = lost->epoch;
+        e->wires->post(e->self, w->index, &head, NULL);
+    }
+}
+
+/* ---- segments: kept until they are acknowledged ------------------------------------------------------------------ */
+
+static struct out *entry(struct peer *p, uint64_t seq) { return &p->out[seq % OPTCC_SPAN]; }
+
+static void grounded(struct peer *p, struct wire *w, const struct out *o)
+{
+    w->flying -= o->length;
+    p->heading_for[w->ends.far_nic] -= o->length;
+}
+
+static void to_send_again(struct optcc_engine *e, struct peer *p, struct out *o)
+{
+    grounded(p, &e->wire[o->wire], o);
+    o->is = AGAIN;
+    p->again++;
+    e->again++;
+}
+
+static void handle(struct optcc_engine *e, struct wire *w, int event, const struct optcc_frame *frame);
+enum { SILENT, MOVED, ANSWERED, OVERDUE, LOST, FENCED, KNOCK, WELCOME, RETRY, EVENTS };
+
+static void acknowledge(struct optcc_engine *e, struct peer *p, uint64_t seq)
+{
+    struct out *o = entry(p, seq);
+    if (o->is == FREE || o->seq != seq)
+        return;
+    struct wire *w = &e->wire[o->wire];
+    if (o->is == AGAIN) {
+        p->again--;
+        e->again--;
+    } else {
+        grounded(p, w, o);
+        w->acked += o->length;
+        w->moved_ns = e->now_ns;
+        if (o->tries == 1) {
+            if (o->order >= w->best)
+                w->best = o->order + 1;
+            double *const pace = &p->ns_per_byte[w->ends.far_nic];
+            *pace += ((double)(e->now_ns - o->sent_ns) / (double)o->ahead - *pace) / SMOOTH;
+        }
+        handle(e, w, MOVED, NULL);
+    }
+    o->is = FREE;
+    p->to_ack--;
+    p->answered_ns = e->now_ns;
+}
+
+/* Whether the acknowledgements of a frame can be true: nothing that was not sent. */
+static int may_be_landed(const struct peer *p, const struct optcc_frame *f)
+{
+    if (f->floor > p->next)
+        return 0;
+    for (uint32_t word = 0; word < OPTCC_SPAN / 64; word++)
+        for (uint64_t bits = f->landed[word]; bits; bits &= bits - 1) {
+            const uint64_t place = 64 * word + (uint64_t)__builtin_ctzll(bits);
+            if (f->floor + (place - f->floor) % OPTCC_SPAN >= p->next)
+                return 0;
+        }
+    return 1;
+}
+
+static void take_landed(struct optcc_engine *e, struct peer *p, const struct optcc_frame *f)
+{
+    for (uint64_t seq = p->low; seq < f->floor; seq++)
+        acknowledge(e, p, seq);
+    for (uint32_t word = 0; word < OPTCC_SPAN / 64; word++)
+        for (uint64_t bits = f->landed[word]; bits; bits &= bits - 1) {
+            const uint64_t place = 64 * word + (uint64_t)__builtin_ctzll(bits);
+            acknowledge(e, p, f->floor + (place - f->floor) % OPTCC_SPAN);
+        }
+    while (p->low < p->next && entry(p, p->low)->is == FREE)
+        p->low++;
+    for (uint64_t seq = p->low; seq < p->next; seq++) { /* overtaken by several later ones of its wire */
+        struct out *o = entry(p, seq);
+        if (o->is == FLYING && e->wire[o->wire].best > o->order + SLACK)
+            to_send_again(e, p, o);
+    }
+}
+
+/* ---- spreading: which wire takes which segment ------------------------------------------------------------------- */
+
+static struct wire *wire_for(struct optcc_engine *e, struct peer *p, uint32_t nic, uint64_t lanes, uint32_t length)
+{
+    struct wire *best = NULL;
+    double soonest = 0;
+    /* The plan's lanes, as long as one of them lives; then all. */
+    for (uint64_t may = p->up & p->with_nic[nic] & (p->up & lanes ? lanes : ~UINT64_C(0)); may; may &= may - 1) {
+        struct wire *w = &e->wire[p->wire[__builtin_ctzll(may)]];
+        if (w->flying && w->flying + length > e->config.window_bytes)
+            continue;
+        /* The one by which it would be there first. */
+        const uint32_t far = w->ends.far_nic;
+        const double soon = (double)(p->heading_for[far] + length) * p->ns_per_byte[far];
+        if (!best || soon < soonest) {
+            best = w;
+            soonest = soon;
+        }
+    }
+    return best;
+}
+
+static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct out *o, const struct optcc_piece *piece)
+{
+    struct optcc_frame head = head_for(e, w, OPTCC_DATA);
+    head.seq = o->seq;
+    head.operation = p->begun;
+    head.row = piece->row;
+    head.offset = piece->offset;
+    head.length = piece->length;
+    if (e->wires->post(e->self, w->index, &head, piece->bytes) != OPTCC_OK)
+        return 0;
+    if (!w->flying && !w->in_hand)
+        w->moved_ns = e->now_ns;
+    w->flying += piece->length;
+    p->heading_for[w->ends.far_nic] += piece->length;
+    o->sent_ns = e->now_ns;
+    o->ahead = p->heading_for[w->ends.far_nic];
+    w->in_hand++;
+    e->in_hand++;
+    w->owes_ack = 0;
+    o->wire = w->index;
+    o->order = w->order++;
+    o->is = FLYING;
+    if (o->tries < 2) /* once, or more often */
+        o->tries++;
+    e->counters.sent_bytes += piece->length;
+    return 1;
+}
+
+static int pull_again(struct optcc_engine *e, struct peer *p, uint32_t nic)
+{
+    for (uint64_t seq = p->low; seq < p->next; seq++) {
+        struct out *o = entry(p, seq);
+        if (o->is != AGAIN)
+            continue;
+        struct optcc_piece piece;
+        optcc_program_piece(e->program, o->send, o->segment, &piece);
+        struct wire *w = wire_for(e, p, nic, piece.lanes, piece.length);
+        if (!w || !send(e, p, w, o, &piece))
+            continue;
+        p->again--;
+        e->again--;
+        e->counters.resent_segments++;
+        return 1;
+    }
+    return 0;
+}
+
+/* The NIC takes one segment, if there is one for it. */
+static int pull(struct optcc_engine *e, uint32_t nic)
+{
+    for (uint32_t i = 0; e->again && i < e->config.ranks; i++)
+        if (e->peer[i].again && pull_again(e, &e->peer[i], nic))
+            return 1;
+    for (uint32_t s = optcc_program_ready(e->program, 0); s != UINT32_MAX; s = optcc_program_ready(e->program, s + 1)) {
+        struct optcc_piece piece;
+        optcc_program_next(e->program, s, &piece);
+        struct peer *p = &e->peer[piece.peer];
+        if (p->far_begun < p->begun || p->next - p->low >= OPTCC_SPAN)
+            continue;
+        struct wire *w = wire_for(e, p, nic, piece.lanes, piece.length);
+        if (!w)
+            continue;
+        struct out *o = entry(p, p->next);
+        *o = (struct out){.seq = p->next, .send = s, .segment = piece.segment, .length = piece.length};
+        if (!send(e, p, w, o, &piece))
+            continue;
+        if (p->low == p->next)
+            p->answered_ns = e->now_ns;
+        p->next++;
+        optcc_program_taken(e->program, s);
+        return 1;
+    }
+    return 0;
+}
+
+/* ---- a wire's end: what happens in which state ------------------------------------------------------------------- */
+
+typedef uint32_t action(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame); /* the next state */
+
+static void go(struct optcc_engine *e, struct wire *w, uint32_t state)
+{
+    struct peer *p = &e->peer[w->ends.peer];
+    const uint64_t lane = UINT64_C(1) << w->ends.lane;
+    e->unwell += (w->state == OPTCC_UP) - (state == OPTCC_UP);
+    w->state = state;
+    if (p->up == lane && state != OPTCC_UP)
+        p->answered_ns = e->now_ns; /* nothing can be sent from now on: how long will that last? */
+    p->up = state == OPTCC_UP ? p->up | lane : p->up & ~lane;
+}
+
+static void ask_all(struct optcc_engine *e, struct peer *p) { tell_by_all(e, p, OPTCC_PROBE, p->doubt); }
+
+static uint32_t doubt(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    (void)frame;
+    struct peer *p = &e->peer[w->ends.peer];
+    w->doubt = ++p->doubt;
+    w->elsewhere_ns = 0;
+    e->counters.doubts++;
+    go(e, w, OPTCC_DOUBTED);
+    ask_all(e, p);
+    return OPTCC_DOUBTED;
+}
+
+static uint32_t trust(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    (void)e, (void)w, (void)frame;
+    return OPTCC_UP;
+}
+
+static void lose_segments(struct optcc_engine *e, const struct wire *w)
+{
+    struct peer *p = &e->peer[w->ends.peer];
+    for (uint64_t seq = p->low; seq < p->next; seq++) {
+        struct out *o = entry(p, seq);
+        if (o->is == FLYING && o->wire == w->index)
+            to_send_again(e, p, o);
+    }
+}
+
+/* It lives. What it has not brought over in all this time is lost. */
+static uint32_t answered(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    (void)frame;
+    if (e->now_ns - w->moved_ns >= e->config.suspect_ns)
+        lose_segments(e, w);
+    w->moved_ns = e->now_ns;
+    return OPTCC_UP;
+}
+
+static uint32_t leave(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    (void)frame;
+    e->counters.left++;
+    lose_segments(e, w);
+    go(e, w, OPTCC_FENCING);
+    w->called = w->knocked = 0;
+    w->owes_ack = 0;
+    w->pause_ns = e->config.knock_ns;
+    e->wires->fence(e->self, w->index);
+    notice(e, &e->peer[w->ends.peer], w);
+    for (uint32_t i = 0; i < e->config.wires; i++) { /* one of its two NICs is at fault: whom else does that concern? */
+        struct wire *other = &e->wire[i];
+        const int here = other->ends.nic == w->ends.nic;
+        const int there = other->ends.peer == w->ends.peer && other->ends.far_nic == w->ends.far_nic;
+        if (other->state == OPTCC_UP && (here || there))
+            handle(e, other, SILENT, NULL);
+    }
+    return OPTCC_FENCING;
+}
+
+static void live(struct optcc_engine *e, struct wire *w, uint32_t epoch)
+{
+    w->epoch = epoch;
+    w->called = w->knocked = 0;
+    w->order = w->best = 0;
+    w->moved_ns = e->peer[w->ends.peer].answered_ns = e->now_ns;
+    e->counters.returned++;
+    go(e, w, OPTCC_UP);
+}
+
+static int welcome(struct optcc_engine *e, struct wire *w, uint32_t epoch)
+{
+    if (e->wires->renew(e->self, w->index) != OPTCC_OK)
+        return 0;
+    live(e, w, epoch);
+    tell(e, w, OPTCC_WELCOME, 0);
+    return 1;
+}
+
+/* The peer asks for a life: for this one, if the welcome was lost; for the next one, if it has left the wire. */
+static uint32_t called(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    if (frame->epoch == w->epoch) {
+        tell(e, w, OPTCC_WELCOME, 0);
+        return w->state;
+    }
+    leave(e, w, frame);
+    w->called = frame->epoch;
+    return w->state;
+}
+
+static uint32_t called_while_fencing(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    (void)e;
+    if (frame->epoch > w->epoch && frame->epoch > w->called)
+        w->called = frame->epoch;
+    return OPTCC_FENCING;
+}
+
+static uint32_t called_while_down(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    if (frame->epoch > w->epoch)
+        welcome(e, w, frame->epoch);
+    return w->state;
+}
+
+static uint32_t fenced(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    (void)frame;
+    e->in_hand -= w->in_hand;
+    w->in_hand = 0;
+    if (w->called && welcome(e, w, w->called))
+        return OPTCC_UP;
+    w->knock_ns = e->now_ns + w->pause_ns;
+    return OPTCC_DOWN;
+}
+
+static uint32_t knock(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    (void)frame;
+    if (e->wires->renew(e->self, w->index) == OPTCC_OK) {
+        w->knocked = w->epoch + 1;
+        tell(e, w, OPTCC_KNOCK, 0);
+    }
+    w->knock_ns = e->now_ns + w->pause_ns;
+    if (w->pause_ns < MOST_KNOCKS * e->config.knock_ns)
+        w->pause_ns *= 2;
+    return OPTCC_DOWN;
+}
+
+static uint32_t welcomed(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    live(e, w, frame->epoch);
+    return OPTCC_UP;
+}
+
+static action *const RULES[OPTCC_WIRE_STATES][EVENTS] = { /* what is not here changes nothing */
+    [OPTCC_UP] = {[SILENT] = doubt, [LOST] = leave, [KNOCK] = called},
+    [OPTCC_DOUBTED] = {[MOVED] = trust, [ANSWERED] = answered, [OVERDUE] = leave, [LOST] = leave, [KNOCK] = called},
+    [OPTCC_FENCING] = {[FENCED] = fenced, [KNOCK] = called_while_fencing},
+    [OPTCC_DOWN] = {[KNOCK] = called_while_down, [WELCOME] = welcomed, [RETRY] = knock},
+};
+
+static void handle(struct optcc_engine *e, struct wire *w, int event, const struct optcc_frame *frame)
+{
+    action *const does = RULES[w->state][event];
+    if (does)
+        go(e, w, does(e, w, frame));
+}
+
+/* ---- hearing ----------------------------------------------------------------------------------------------------- */
+
+static void give_up(struct optcc_engine *e, uint32_t rank)
+{
+    if (e->lost_rank != UINT32_MAX)
+        return;
+    e->lost_rank = rank;
+    for (uint32_t i = 0; i < e->config.ranks; i++)
+        tell_by_all(e, &e->peer[i], OPTCC_GIVEUP, rank);
+    for (uint32_t i = 0; i < e->config.wires; i++)
+        if (e->wire[i].in_hand)
+            handle(e, &e->wire[i], LOST, NULL);
+}
+
+static void take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, const struct optcc_frame *f,
+                         const void *payload)
+{
+    const uint64_t place = f->seq % OPTCC_SPAN, mark = UINT64_C(1) << (place % 64);
+    if (f->seq < p->floor || (f->seq - p->floor < OPTCC_SPAN && p->landed[place / 64] & mark)) {
+        e->counters.duplicates++;
+        w->owes_ack = 1;
+        return;
+    }
+    if (f->seq - p->floor >= OPTCC_SPAN || !e->program || f->operation != p->begun || !p->to_come ||
+        optcc_program_land(e->program, p->rank, f->row, f->offset, f->length, payload) != OPTCC_OK) {
+        e->counters.refused++;
+        return;
+    }
+    p->landed[place / 64] |= mark;
+    for (uint64_t at = p->floor % OPTCC_SPAN; p->landed[at / 64] >> (at % 64) & 1; at = p->floor % OPTCC_SPAN) {
+        p->landed[at / 64] &= ~(UINT64_C(1) << (at % 64));
+        p->floor++;
+    }
+    p->to_come--;
+    p->quiet = 0;
+    w->owes_ack = 1;
+    e->counters.landed_segments++;
+}
+
+static void take_alive(struct optcc_engine *e, struct peer *p, struct wire *w, const struct optcc_frame *f)
+{
+    p->answered_ns = e->now_ns;
+    for (uint32_t lane = 0; lane < p->lanes; lane++) {
+        struct wire *other = &e->wire[p->wire[lane]];
+        if (other != w && other->state == OPTCC_DOUBTED && other->doubt <= f->word && !other->elsewhere_ns)
+            other->elsewhere_ns = e->now_ns;
+    }
+    if (w->doubt <= f->word)
+        handle(e, w, ANSWERED, f);
+}
+
+/* Whether a frame is of the form that this wire's peer would give it. */
+static int well_formed(const struct optcc_engine *e, const struct wire *w, const struct optcc_frame *f, uint64_t length)
+{
+    return f->magic == OPTCC_MAGIC && f->version == OPTCC_VERSION && f->kind >= OPTCC_DATA && f->kind < OPTCC_KINDS &&
+           f->from == w->ends.peer && f->to == e->config.rank && f->job == e->config.job &&
+           f->length == length - sizeof *f && (f->kind == OPTCC_DATA) == (f->length > 0) &&
+           f->length <= e->config.segment_bytes && f->lane < e->peer[w->ends.peer].lanes &&
+           (f->kind == OPTCC_NOTICE || f->lane == w->ends.lane);
+}
+
+void optcc_hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint64_t length)
+{
+    struct optcc_frame f;
+    struct wire *w = &e->wire[wire];
+    struct peer *p = &e->peer[w->ends.peer];
+    if (length < sizeof f) {
+        e->counters.refused++;
+        return;
+    }
+    memcpy(&f, bytes, sizeof f);
+    /* Two ends are never more than one life apart, and a knock is for the one after. */
+    if (!well_formed(e, w, &f, length) || f.epoch > w->epoch + 2 || f.begun > p->begun + 1 || !may_be_landed(p, &f) ||
+        (f.kind == OPTCC_ALIVE && f.word > p->doubt)) {
+        e->counters.refused++;
+        return;
+    }
+    if (f.kind == OPTCC_KNOCK) {
+        if (f.epoch >= w->epoch)
+            handle(e, w, KNOCK, &f);
+        return;
+    }
+    if (w->state == OPTCC_DOWN && w->knocked && f.epoch == w->knocked)
+        handle(e, w, WELCOME, &f);
+    if (f.epoch != w->epoch || w->state == OPTCC_FENCING || w->state == OPTCC_DOWN) {
+        e->counters.ghosts++;
+        return;
+    }
+    p->heard_ns = e->now_ns;
+    if (f.begun > p->far_begun)
+        p->far_begun = f.begun;
+    take_landed(e, p, &f);
+    if (e->lost_rank != UINT32_MAX && f.kind != OPTCC_GIVEUP) {
+        tell(e, w, OPTCC_GIVEUP, e->lost_rank);
+        return;
+    }
+    switch (f.kind) {
+    case OPTCC_DATA:
+        take_segment(e, p, w, &f, (const unsigned char *)bytes + sizeof f);
+        break;
+    case OPTCC_PROBE:
+        tell(e, w, OPTCC_ALIVE, f.word);
+        break;
+    case OPTCC_ALIVE:
+        take_alive(e, p, w, &f);
+        break;
+    case OPTCC_NOTICE:
+        if (e->wire[p->wire[f.lane]].epoch == f.word)
+            handle(e, &e->wire[p->wire[f.lane]], LOST, &f);
+        break;
+    case OPTCC_GIVEUP:
+        give_up(e, f.word < e->config.ranks ? f.word : p->rank);
+        break;
+    default: /* HELLO and WELCOME have said it all */
+        break;
+    }
+}
+
+/* ---- looking: what time alone tells ------------------------------------------------------------------------------ */
+
+static uint64_t since(const struct optcc_engine *e, uint64_t then_ns) { return e->now_ns - then_ns; }
+
+static void look_at_wire(struct optcc_engine *e, struct wire *w)
+{
+    if (w->state == OPTCC_UP && (w->flying || w->in_hand) && since(e, w->moved_ns) >= e->config.suspect_ns)
+        handle(e, w, SILENT, NULL);
+    else if (w->state == OPTCC_DOUBTED && w->elsewhere_ns && since(e, w->elsewhere_ns) >= e->config.grace_ns)
+        handle(e, w, OVERDUE, NULL);
+    else if (w->state == OPTCC_DOWN && e->now_ns >= w->knock_ns)
+        handle(e, w, RETRY, NULL);
+}
+
+static void look_at_peer(struct optcc_engine *e, struct peer *p)
+{
+    int doubted = 0;
+    for (uint32_t lane = 0; lane < p->lanes; lane++)
+        doubted |= e->wire[p->wire[lane]].state == OPTCC_DOUBTED;
+    const int unacked = p->next > p->low || (p->takes_part && p->to_ack && !p->up), unbegun = p->takes_part && p->far_begun < p->begun;
+    const int owes = p->takes_part && (p->to_come || unbegun);
+    if (doubted || (owes && since(e, p->heard_ns) >= e->config.suspect_ns))
+        ask_all(e, p);
+    else if (p->takes_part && p->to_come && p->quiet)
+        hello(e, p); /* the first one may have been lost */
+    if ((unacked && since(e, p->answered_ns) >= e->config.return_ns) ||
+        (owes && since(e, p->heard_ns) >= e->config.return_ns))
+        give_up(e, p->rank);
+}
+
+static void later(const struct optcc_engine *e, uint64_t *then_ns, uint64_t by_ns)
+{
+    *then_ns = since(e, *then_ns) > by_ns ? *then_ns + by_ns : e->now_ns;
+}
+
+/* This rank itself was away: for that time it knows nothing about others. */
+static void forgive(struct optcc_engine *e, uint64_t away_ns)
+{
+    for (uint32_t i = 0; i < e->config.wires; i++) {
+        later(e, &e->wire[i].moved_ns, away_ns);
+        if (e->wire[i].elsewhere_ns)
+            later(e, &e->wire[i].elsewhere_ns, away_ns);
+    }
+    for (uint32_t i = 0; i < e->config.ranks; i++) {
+        later(e, &e->peer[i].answered_ns, away_ns);
+        later(e, &e->peer[i].heard_ns, away_ns);
+    }
+}
+
+static void look(struct optcc_engine *e)
+{
+    if (since(e, e->look_ns) > e->config.suspect_ns / LOOKS)
+        forgive(e, since(e, e->look_ns));
+    for (uint32_t i = 0; i < e->config.wires; i++)
+        look_at_wire(e, &e->wire[i]);
+    for (uint32_t i = 0; i < e->config.ranks; i++)
+        if (e->peer[i].lanes)
+            look_at_peer(e, &e->peer[i]);
+    e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
+}
+
+/* ---- the interface ----------------------------------------------------------------------------------------------- */
+
+int optcc_open(const struct optcc_config *config, const struct optcc_wire *wires, const struct optcc_wires *contract,
+               void *self, struct optcc_engine **engine)
+{
+    *engine = NULL;
+    if (config->ranks > OPTCC_MAX_RANKS || config->rank >= config->ranks || config->nics > OPTCC_MAX_NICS ||
+        config->segment_bytes == 0 || config->segment_bytes % 8 || config->segment_bytes > OPTCC_MAX_SEGMENT ||
+        config->suspect_ns < LOOKS || !config->knock_ns)
+        return OPTCC_BAD;
+    struct optcc_engine *e = calloc(1, sizeof *e);
+    if (!e)
+        return OPTCC_MEMORY;
+    *e = (struct optcc_engine){.config = *config, .wires = contract, .self = self, .lost_rank = UINT32_MAX,
+                               .finished = 1};
+    e->wire = calloc(config->wires ? config->wires : 1, sizeof *e->wire);
+    e->peer = calloc(config->ranks, sizeof *e->peer);
+    int result = e->wire && e->peer ? OPTCC_OK : OPTCC_MEMORY;
+    for (uint32_t i = 0; result == OPTCC_OK && i < config->ranks; i++)
+        e->peer[i].rank = i;
+    for (uint32_t i = 0; result == OPTCC_OK && i < config->wires; i++) {
+        const struct optcc_wire *w = &wires[i];
+        if (w->peer >= config->ranks || w->peer == config->rank || w->nic >= config->nics ||
+            w->far_nic >= OPTCC_MAX_NICS || w->lane >= OPTCC_MAX_LANES || w->lane != e->peer[w->peer].lanes) {
+            result = OPTCC_BAD;
+            break;
+        }
+        struct peer *p = &e->peer[w->peer];
+        p->wire[p->lanes++] = i;
+        p->with_nic[w->nic] |= UINT64_C(1) << w->lane;
+        p->up |= UINT64_C(1) << w->lane;
+        e->wire[i] = (struct wire){.ends = *w, .index = i, .state = OPTCC_UP, .epoch = 1};
+    }
+    if (result == OPTCC_OK)
+        *engine = e;
+    else
+        optcc_close(e);
+    return result;
+}
+
+void optcc_close(struct optcc_engine *e)
+{
+    if (!e)
+        return;
+    free(e->wire);
+    free(e->peer);
+    free(e);
+}
+
+int optcc_begin(struct optcc_engine *e, struct optcc_program *program, void *buffer, enum optcc_op op)
+{
+    uint32_t rank;
+    uint64_t to, from;
+    if (e->program)
+        return OPTCC_AGAIN;
+    if (e->lost_rank != UINT32_MAX)
+        return OPTCC_LOST;
+    if ((unsigned)op >= OPTCC_OPS || optcc_program_segment(program) != e->config.segment_bytes)
+        return OPTCC_BAD;
+    for (uint32_t i = 0; optcc_program_peer(program, i, &rank, &to, &from); i++)
+        if (rank >= e->config.ranks || !e->peer[rank].lanes)
+            return OPTCC_BAD;
+    e->now_ns = e->wires->now(e->self);
+    e->program = program;
+    e->finished = 0;
+    optcc_program_begin(program, buffer, op);
+    for (uint32_t i = 0; i < e->config.ranks; i++)
+        e->peer[i].takes_part = 0;
+    for (uint32_t i = 0; optcc_program_peer(program, i, &rank, &to, &from); i++) {
+        struct peer *p = &e->peer[rank];
+        p->begun++;
+        p->to_ack = to;
+        p->to_come = from;
+        p->takes_part = p->quiet = 1;
+        p->answered_ns = p->heard_ns = e->now_ns;
+        hello(e, p);
+    }
+    e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
+    return OPTCC_OK;
+}
+
+static void finish_if_done(struct optcc_engine *e)
+{
+    if (!e->program || e->in_hand)
+        return;
+    if (e->lost_rank == UINT32_MAX) {
+        if (!optcc_program_whole(e->program))
+            return;
+        for (uint32_t i = 0; i < e->config.ranks; i++)
+            if (e->peer[i].takes_part && (e->peer[i].to_ack || e->peer[i].to_come))
+                return;
+        e->finished = 1;
+    }
+    e->program = NULL;
+}
+
+static void say_what_has_landed(struct optcc_engine *e)
+{
+    e->owing = 0;
+    for (uint32_t i = 0; i < e->config.wires; i++) {
+        struct wire *w = &e->wire[i];
+        if (w->owes_ack && (w->state == OPTCC_UP || w->state == OPTCC_DOUBTED))
+            tell(e, w, OPTCC_HELLO, 0);
+        e->owing |= w->owes_ack; /* next time, then */
+    }
+}
+
+uint64_t optcc_progress(struct optcc_engine *e)
+{
+    struct optcc_event event;
+    int taken = 0;
+    for (; taken < NEWS; taken++) {
+        e->wires->poll(e->self, &event);
+        e->now_ns = e->wires->now(e->self);
+        if (event.news == OPTCC_NOTHING)
+            break;
+        if (event.wire >= e->config.wires)
+            continue;
+        struct wire *w = &e->wire[event.wire];
+        switch (event.news) {
+        case OPTCC_FRAME:
+            optcc_hear(e, event.wire, event.bytes, event.length);
+            e->owing |= w->owes_ack;
+            break;
+        case OPTCC_LEFT:
+            if (w->in_hand) {
+                w->in_hand--;
+                e->in_hand--;
+                w->moved_ns = e->now_ns;
+            }
+            break;
+        case OPTCC_DIED:
+            handle(e, w, LOST, NULL);
+            break;
+        case OPTCC_FENCED:
+            handle(e, w, FENCED, NULL);
+            break;
+        case OPTCC_BACK:
+            if (w->state == OPTCC_DOWN) {
+                w->pause_ns = e->config.knock_ns;
+                handle(e, w, RETRY, NULL);
+            }
+            break;
+        default:
+            break;
+        }
+    }
+    if (e->now_ns >= e->look_ns && (e->program || e->unwell))
+        look(e);
+    if (e->program && e->lost_rank == UINT32_MAX)
+        for (uint32_t nic = 0; nic < e->config.nics; nic++)
+            while (e->wires->room(e->self, nic) && pull(e, nic))
+                ;
+    if (e->owing)
+        say_what_has_landed(e);
+    finish_if_done(e);
+    if (taken == NEWS)
+        return e->now_ns;
+    return e->program || e->unwell ? e->look_ns : UINT64_MAX;
+}
+
+int optcc_test(const struct optcc_engine *e, uint32_t *lost_rank)
+{
+    if (lost_rank)
+        *lost_rank = e->lost_rank;
+    if (e->program)
+        return OPTCC_AGAIN;
+    return e->finished ? OPTCC_OK : OPTCC_LOST;
+}
+
+int optcc_wait(struct optcc_engine *e, uint64_t limit_ns)
+{
+    const uint64_t begun_ns = e->wires->now(e->self);
+    for (uint32_t round = 1; e->program; round++) {
+        optcc_progress(e);
+        if (round % PATIENCE)
+            continue;
+        if (since(e, begun_ns) > limit_ns)
+            return OPTCC_LATE;
+        sched_yield();
+    }
+    return optcc_test(e, NULL);
+}
+
+void optcc_count(const struct optcc_engine *e, struct optcc_counters *counters) { *counters = e->counters; }
+
+int optcc_wire_look(const struct optcc_engine *e, uint32_t wire, struct optcc_wire_state *state)
+{
+    if (wire >= e->config.wires)
+        return OPTCC_BAD;
+    const struct wire *w = &e->wire[wire];
+    *state = (struct optcc_wire_state){.state = w->state, .epoch = w->epoch, .acked_bytes = w->acked,
+                                       .flying = w->flying};
+    return OPTCC_OK;
+}

@@ -1,0 +1,473 @@
+/* A rank's rows of a schedule: what is ready, what waits, where a segment lands, and in which order folds happen.
+ *
+ * The rules are those of optcc.schedule.columns:
+ *
+ *   - a row may be sent when every row that it waits for has come here whole, and is folded;
+ *   - of what is ready the lowest row goes first;
+ *   - rows that reduce into the same bytes are folded in row order. A segment that comes before its row's turn is kept.
+ *     So the bits of a result do not depend on what came first.
+ *
+ * A row is cut into segments once, at multiples of the segment's length from its beginning. The same cuts are sent
+ * again after a loss, and a segment is known by its row and number.
+ *
+ * Memory: a bit for each segment that comes in, and room for every row that may come before its turn.
+ */
+#include "engine.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct send {
+    uint32_t row, peer;
+    uint32_t segments;
+    uint32_t needs;   /* rows that it waits for */
+    uint64_t offset, length; /* bytes of the buffer */
+    uint64_t lanes;
+    /* while it runs */
+    uint32_t waits; /* of `needs`, those still to come */
+    uint32_t next;  /* segments taken */
+};
+
+struct receive {
+    uint32_t row, peer;
+    uint32_t segments;
+    uint32_t reduce;
+    uint32_t earlier; /* rows that are folded into some of its bytes before it */
+    uint64_t offset, length; /* bytes of the buffer */
+    uint64_t bits;    /* its first bit in `came` */
+    uint64_t kept;    /* where in `early` it is kept before its turn, bytes */
+    /* while it runs */
+    uint32_t before;  /* of `earlier`, those that are not folded yet: 0: it is its turn */
+    uint32_t landed;  /* segments */
+};
+
+struct lists { /* for each of some things a list of others */
+    uint32_t *ptr, *idx;
+};
+
+struct side { /* a peer, as the program knows it */
+    uint32_t peer;
+    uint64_t to, from; /* segments */
+};
+
+struct optcc_program {
+    enum optcc_type type;
+    enum optcc_op op;
+    uint32_t item_bytes, segment_bytes;
+    uint32_t sends, receives, sides;
+    struct send *send;
+    struct receive *receive;
+    struct side *side;
+    struct lists releases; /* receive -> sends that wait for it */
+    struct lists after;    /* receive -> receives that are folded after it */
+    uint64_t *ready;       /* a bit for each send that has segments to take */
+    uint32_t first_word;   /* of `ready`: none is set before it */
+    uint64_t *came;        /* a bit for each segment that has landed */
+    uint64_t came_words, early_bytes;
+    unsigned char *early, *buffer;
+    uint32_t *stack;
+    uint32_t unfinished; /* receives */
+};
+
+static int bit(const uint64_t *words, uint64_t i) { return words[i / 64] >> (i % 64) & 1; }
+static void set(uint64_t *words, uint64_t i) { words[i / 64] |= UINT64_C(1) << (i % 64); }
+static void clear(uint64_t *words, uint64_t i) { words[i / 64] &= ~(UINT64_C(1) << (i % 64)); }
+
+/* Room for `count` things, zero, and never nothing. */
+static void *room(uint64_t count, uint64_t bytes) { return calloc(count ? count : 1, bytes); }
+
+static uint32_t segment_length(uint64_t row_length, uint32_t segment_bytes, uint32_t segment)
+{
+    const uint64_t rest = row_length - (uint64_t)segment * segment_bytes;
+    return rest < segment_bytes ? (uint32_t)rest : segment_bytes;
+}
+
+/* The receive of a row, or UINT32_MAX. */
+static uint32_t find(const struct optcc_program *p, uint32_t row)
+{
+    uint32_t low = 0, high = p->receives;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (p->receive[middle].row < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < p->receives && p->receive[low].row == row ? low : UINT32_MAX;
+}
+
+/* ---- making one -------------------------------------------------------------------------------------------------- */
+
+struct pairs { /* (from, to), as they are found */
+    uint32_t *from, *to;
+    uint32_t count, room;
+};
+
+static int add(struct pairs *pairs, uint32_t from, uint32_t to)
+{
+    if (pairs->count == pairs->room) {
+        const uint32_t more = pairs->room ? 2 * pairs->room : 64;
+        uint32_t *one = realloc(pairs->from, more * sizeof *one);
+        if (one)
+            pairs->from = one;
+        uint32_t *other = realloc(pairs->to, more * sizeof *other);
+        if (other)
+            pairs->to = other;
+        if (!one || !other)
+            return OPTCC_MEMORY;
+        pairs->room = more;
+    }
+    pairs->from[pairs->count] = from;
+    pairs->to[pairs->count++] = to;
+    return OPTCC_OK;
+}
+
+/* Lists by `from`, of `things`; takes the pairs' memory back. */
+static int into_lists(struct lists *lists, struct pairs *pairs, uint32_t things)
+{
+    lists->ptr = room(things + UINT64_C(2), sizeof *lists->ptr);
+    lists->idx = room(pairs->count, sizeof *lists->idx);
+    if (lists->ptr && lists->idx) {
+        for (uint32_t i = 0; i < pairs->count; i++)
+            lists->ptr[pairs->from[i] + 2]++;
+        for (uint32_t i = 0; i < things; i++)
+            lists->ptr[i + 2] += lists->ptr[i + 1];
+        for (uint32_t i = 0; i < pairs->count; i++)
+            lists->idx[lists->ptr[pairs->from[i] + 1]++] = pairs->to[i];
+    }
+    free(pairs->from);
+    free(pairs->to);
+    return lists->ptr && lists->idx ? OPTCC_OK : OPTCC_MEMORY;
+}
+
+static int ascending(const void *a, const void *b)
+{
+    const uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+static uint32_t place(const uint64_t *edges, uint32_t count, uint64_t edge)
+{
+    uint32_t low = 0, high = count;
+    while (low < high) {
+        const uint32_t middle = low + (high - low) / 2;
+        if (edges[middle] < edge)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+/* Each fold comes after the latest lower row that reduces into some of its bytes: in every stretch between two ends of
+ * rows, after the one that was there last. */
+static int order_folds(struct optcc_program *p)
+{
+    struct pairs pairs = {0};
+    uint32_t edges = 0, distinct = 0;
+    uint64_t *edge = room(2 * (uint64_t)p->receives, sizeof *edge);
+    uint32_t *last = room(2 * (uint64_t)p->receives, sizeof *last); /* by stretch: 1 + the latest receive, or 0 */
+    int result = edge && last ? OPTCC_OK : OPTCC_MEMORY;
+    for (uint32_t i = 0; result == OPTCC_OK && i < p->receives; i++)
+        if (p->receive[i].reduce) {
+            edge[edges++] = p->receive[i].offset;
+            edge[edges++] = p->receive[i].offset + p->receive[i].length;
+        }
+    if (edges)
+        qsort(edge, edges, sizeof *edge, ascending);
+    for (uint32_t i = 0; i < edges; i++)
+        if (i == 0 || edge[i] != edge[i - 1])
+            edge[distinct++] = edge[i];
+    for (uint32_t i = 0; result == OPTCC_OK && i < p->receives; i++) {
+        struct receive *r = &p->receive[i];
+        if (!r->reduce)
+            continue;
+        const uint32_t end = place(edge, distinct, r->offset + r->length);
+        for (uint32_t s = place(edge, distinct, r->offset); s < end; s++) {
+            const uint32_t earlier = last[s];
+            last[s] = i + 1;
+            if (!earlier || result != OPTCC_OK)
+                continue;
+            int known = 0; /* the pairs of this row are the last ones that were added */
+            for (uint32_t k = 0; k < r->earlier && !known; k++)
+                known = pairs.from[pairs.count - 1 - k] == earlier - 1;
+            if (!known) {
+                result = add(&pairs, earlier - 1, i);
+                r->earlier += result == OPTCC_OK;
+            }
+        }
+        if (r->earlier) {
+            r->kept = p->early_bytes;
+            p->early_bytes += (r->length + 7) / 8 * 8;
+        }
+    }
+    free(edge);
+    free(last);
+    const int listed = into_lists(&p->after, &pairs, p->receives);
+    return result != OPTCC_OK ? result : listed;
+}
+
+static int wait_for(struct optcc_program *p, const struct optcc_rows *rows)
+{
+    struct pairs pairs = {0};
+    int result = OPTCC_OK;
+    for (uint32_t s = 0; result == OPTCC_OK && s < p->sends; s++) {
+        const uint32_t row = p->send[s].row;
+        for (int64_t d = rows->dep_ptr[row]; result == OPTCC_OK && d < rows->dep_ptr[row + 1]; d++) {
+            const int64_t dep = rows->dep_idx[d];
+            const uint32_t r = dep >= 0 && dep < rows->rows ? find(p, (uint32_t)dep) : UINT32_MAX;
+            result = r == UINT32_MAX ? OPTCC_BAD : add(&pairs, r, s);
+            p->send[s].needs += result == OPTCC_OK;
+        }
+    }
+    const int listed = into_lists(&p->releases, &pairs, p->receives);
+    return result != OPTCC_OK ? result : listed;
+}
+
+static int fits(const struct optcc_rows *rows, uint32_t i, uint32_t ranks, uint32_t item_bytes, uint64_t buffer_bytes)
+{
+    const int64_t offset = rows->offset[i], length = rows->length[i];
+    return rows->src[i] >= 0 && (uint32_t)rows->src[i] < ranks && rows->dst[i] >= 0 && (uint32_t)rows->dst[i] < ranks &&
+           rows->src[i] != rows->dst[i] && rows->route[i] >= 0 && (uint32_t)rows->route[i] < rows->routes &&
+           offset >= 0 && length > 0 && offset % item_bytes == 0 && length % item_bytes == 0 &&
+           (uint64_t)length <= buffer_bytes && (uint64_t)offset <= buffer_bytes - (uint64_t)length;
+}
+
+static void count_side(struct optcc_program *p, uint32_t peer, uint64_t to, uint64_t from)
+{
+    uint32_t i = 0;
+    while (i < p->sides && p->side[i].peer != peer)
+        i++;
+    if (i == p->sides)
+        p->side[p->sides++].peer = peer;
+    p->side[i].to += to;
+    p->side[i].from += from;
+}
+
+static int take_rows(struct optcc_program *p, const struct optcc_rows *rows, uint32_t rank, uint32_t ranks,
+                     const uint32_t *group, uint64_t buffer_bytes)
+{
+    uint32_t sends = 0, receives = 0;
+    uint64_t bits = 0;
+    for (uint32_t i = 0; i < rows->rows; i++) {
+        if (!fits(rows, i, ranks, p->item_bytes, buffer_bytes) ||
+            (uint64_t)rows->length[i] / p->segment_bytes >= UINT32_MAX)
+            return OPTCC_BAD;
+        sends += (uint32_t)rows->src[i] == rank;
+        receives += (uint32_t)rows->dst[i] == rank;
+    }
+    p->send = room(sends, sizeof *p->send);
+    p->receive = room(receives, sizeof *p->receive);
+    p->side = room(ranks, sizeof *p->side);
+    if (!p->send || !p->receive || !p->side)
+        return OPTCC_MEMORY;
+    for (uint32_t i = 0; i < rows->rows; i++) {
+        const uint32_t src = (uint32_t)rows->src[i], dst = (uint32_t)rows->dst[i];
+        const uint64_t offset = (uint64_t)rows->offset[i], length = (uint64_t)rows->length[i];
+        const uint32_t segments = (uint32_t)((length + p->segment_bytes - 1) / p->segment_bytes);
+        if (src == rank) {
+            const uint32_t peer = group ? group[dst] : dst;
+            const uint64_t lanes = rows->lanes ? rows->lanes[rows->route[i]] : 0;
+            p->send[p->sends++] = (struct send){.row = i, .peer = peer, .segments = segments, .offset = offset,
+                                                .length = length, .lanes = lanes};
+            count_side(p, peer, segments, 0);
+        } else if (dst == rank) {
+            const uint32_t peer = group ? group[src] : src;
+            p->receive[p->receives++] = (struct receive){.row = i, .peer = peer, .segments = segments,
+                                                         .reduce = rows->reduce[i] != 0, .offset = offset,
+                                                         .length = length, .bits = bits};
+            bits += segments;
+            count_side(p, peer, 0, segments);
+        }
+    }
+    p->came_words = bits / 64 + 1;
+    return OPTCC_OK;
+}
+
+int optcc_program_open(const struct optcc_rows *rows, uint32_t rank, uint32_t ranks, const uint32_t *group,
+                       enum optcc_type type, uint64_t buffer_bytes, uint32_t segment_bytes,
+                       struct optcc_program **program)
+{
+    *program = NULL;
+    const uint32_t item_bytes = optcc_type_bytes(type);
+    if (!item_bytes || rank >= ranks || ranks > OPTCC_MAX_RANKS || segment_bytes == 0 || segment_bytes % 8 ||
+        segment_bytes > OPTCC_MAX_SEGMENT)
+        return OPTCC_BAD;
+    struct optcc_program *p = calloc(1, sizeof *p);
+    if (!p)
+        return OPTCC_MEMORY;
+    p->type = type;
+    p->item_bytes = item_bytes;
+    p->segment_bytes = segment_bytes;
+    int result = take_rows(p, rows, rank, ranks, group, buffer_bytes);
+    if (result == OPTCC_OK)
+        result = wait_for(p, rows);
+    if (result == OPTCC_OK)
+        result = order_folds(p);
+    if (result == OPTCC_OK) {
+        p->ready = room(p->sends / 64 + UINT64_C(1), sizeof *p->ready);
+        p->came = room(p->came_words, sizeof *p->came);
+        p->early = room(p->early_bytes, 1);
+        p->stack = room(p->receives, sizeof *p->stack);
+        if (!p->ready || !p->came || !p->early || !p->stack)
+            result = OPTCC_MEMORY;
+    }
+    if (result == OPTCC_OK)
+        *program = p;
+    else
+        optcc_program_close(p);
+    return result;
+}
+
+void optcc_program_close(struct optcc_program *p)
+{
+    if (!p)
+        return;
+    free(p->send);
+    free(p->receive);
+    free(p->side);
+    free(p->releases.ptr);
+    free(p->releases.idx);
+    free(p->after.ptr);
+    free(p->after.idx);
+    free(p->ready);
+    free(p->came);
+    free(p->early);
+    free(p->stack);
+    free(p);
+}
+
+/* ---- running it -------------------------------------------------------------------------------------------------- */
+
+static void make_ready(struct optcc_program *p, uint32_t send)
+{
+    set(p->ready, send);
+    if (send / 64 < p->first_word)
+        p->first_word = send / 64;
+}
+
+void optcc_program_begin(struct optcc_program *p, void *buffer, enum optcc_op op)
+{
+    p->buffer = buffer;
+    p->op = op;
+    p->unfinished = p->receives;
+    memset(p->came, 0, p->came_words * sizeof *p->came);
+    memset(p->ready, 0, (p->sends / 64 + 1) * sizeof *p->ready);
+    for (uint32_t i = 0; i < p->receives; i++) {
+        p->receive[i].before = p->receive[i].earlier;
+        p->receive[i].landed = 0;
+    }
+    for (uint32_t i = 0; i < p->sends; i++) {
+        p->send[i].waits = p->send[i].needs;
+        p->send[i].next = 0;
+        if (!p->send[i].waits)
+            make_ready(p, i);
+    }
+}
+
+uint32_t optcc_program_segment(const struct optcc_program *p) { return p->segment_bytes; }
+
+int optcc_program_peer(const struct optcc_program *p, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from)
+{
+    if (i >= p->sides)
+        return 0;
+    *peer = p->side[i].peer;
+    *to = p->side[i].to;
+    *from = p->side[i].from;
+    return 1;
+}
+
+uint32_t optcc_program_ready(const struct optcc_program *p, uint32_t from)
+{
+    uint32_t word = from / 64;
+    uint64_t mask = ~UINT64_C(0) << (from % 64);
+    if (word < p->first_word) {
+        word = p->first_word;
+        mask = ~UINT64_C(0);
+    }
+    for (; word <= p->sends / 64; word++, mask = ~UINT64_C(0))
+        if (p->ready[word] & mask)
+            return 64 * word + (uint32_t)__builtin_ctzll(p->ready[word] & mask);
+    return UINT32_MAX;
+}
+
+void optcc_program_piece(const struct optcc_program *p, uint32_t send, uint32_t segment, struct optcc_piece *piece)
+{
+    const struct send *s = &p->send[send];
+    const uint64_t offset = (uint64_t)segment * p->segment_bytes;
+    *piece = (struct optcc_piece){.send = send, .segment = segment, .row = s->row, .peer = s->peer,
+                                  .length = segment_length(s->length, p->segment_bytes, segment), .offset = offset,
+                                  .lanes = s->lanes, .bytes = p->buffer + s->offset + offset};
+}
+
+void optcc_program_next(const struct optcc_program *p, uint32_t send, struct optcc_piece *piece)
+{
+    optcc_program_piece(p, send, p->send[send].next, piece);
+}
+
+void optcc_program_taken(struct optcc_program *p, uint32_t send)
+{
+    if (++p->send[send].next < p->send[send].segments)
+        return;
+    clear(p->ready, send);
+    while (p->first_word < p->sends / 64 && !p->ready[p->first_word])
+        p->first_word++;
+}
+
+static void fold_into(struct optcc_program *p, uint64_t offset, uint32_t length, const void *bytes)
+{
+    optcc_fold(p->type, p->op, p->buffer + offset, bytes, length / p->item_bytes);
+}
+
+/* A row is whole and folded: what waits for it waits for one thing less; whose turn it is now folds what was kept. */
+static void finish(struct optcc_program *p, uint32_t finished)
+{
+    uint32_t height = 0;
+    p->stack[height++] = finished;
+    while (height) {
+        const uint32_t i = p->stack[--height];
+        p->unfinished--;
+        for (uint32_t k = p->releases.ptr[i]; k < p->releases.ptr[i + 1]; k++)
+            if (--p->send[p->releases.idx[k]].waits == 0)
+                make_ready(p, p->releases.idx[k]);
+        for (uint32_t k = p->after.ptr[i]; k < p->after.ptr[i + 1]; k++) {
+            struct receive *r = &p->receive[p->after.idx[k]];
+            if (--r->before)
+                continue;
+            for (uint32_t s = 0; s < r->segments; s++)
+                if (bit(p->came, r->bits + s)) {
+                    const uint64_t at = (uint64_t)s * p->segment_bytes;
+                    fold_into(p, r->offset + at, segment_length(r->length, p->segment_bytes, s),
+                              p->early + r->kept + at);
+                }
+            if (r->landed == r->segments)
+                p->stack[height++] = p->after.idx[k];
+        }
+    }
+}
+
+int optcc_program_land(struct optcc_program *p, uint32_t peer, uint32_t row, uint64_t offset, uint32_t length,
+                       const void *bytes)
+{
+    const uint32_t i = find(p, row);
+    if (i == UINT32_MAX)
+        return OPTCC_BAD;
+    struct receive *r = &p->receive[i];
+    if (r->peer != peer || offset >= r->length || offset % p->segment_bytes)
+        return OPTCC_BAD;
+    const uint32_t segment = (uint32_t)(offset / p->segment_bytes);
+    if (length != segment_length(r->length, p->segment_bytes, segment) || bit(p->came, r->bits + segment))
+        return OPTCC_BAD;
+    set(p->came, r->bits + segment);
+    if (!r->reduce)
+        memcpy(p->buffer + r->offset + offset, bytes, length);
+    else if (r->before == 0)
+        fold_into(p, r->offset + offset, length, bytes);
+    else
+        memcpy(p->early + r->kept + offset, bytes, length);
+    if (++r->landed == r->segments && r->before == 0)
+        finish(p, i);
+    return OPTCC_OK;
+}
+
+int optcc_program_whole(const struct optcc_program *p) { return p->unfinished == 0; }
