@@ -233,6 +233,102 @@ int planning_exchange(const struct exchange_step *x, int64_t *count)
   return code;
 }
 
+/* ---- cuts ---- */
+
+__extension__ typedef __int128 wide; /* products of two int64_t */
+
+enum { SRC, DST, PIECES, SLOTS, LATER, PAIR };
+enum { KIND, HUB, START, STOP, PIECE };
+enum { BEGIN, SIZE, NIC, WEIGHT, SLOT };
+
+static int64_t size_of(const int64_t *piece)
+{
+  return piece[STOP] > piece[START] ? piece[STOP] - piece[START] : piece[START] - piece[STOP];
+}
+
+static int64_t lesser(int64_t a, int64_t b)
+{
+  return b < a ? b : a;
+}
+
+/* Up to where a slot goes that begins at byte `at`; `done` of `total` weights have gone by its end. */
+static int64_t slot_end(const struct cut_pairs *x, const int64_t *pair, const int64_t *piece, const int64_t *slot,
+                        int64_t at, int64_t units, int64_t done, int64_t total)
+{
+  int64_t until = (int64_t)((wide)units * done / total) / x->granule * x->granule;
+  /* A tiny rest would be waited for until the pair's next slot. */
+  int64_t even = (int64_t)((wide)units * slot[WEIGHT] / total);
+  wide saved = (wide)even * x->cost / ((wide)x->cost_of * slot[SIZE]);
+  int64_t near = saved < even / 3 ? (int64_t)saved : even / 3, border = 0;
+  near = planning_max(even / x->near, near);
+  for (int64_t i = 0; i < pair[PIECES]; i++) {
+    border += size_of(piece + i * PIECE);
+    if (border >= until - near)
+      break;
+  }
+  return at < border && border <= until + near ? border : until;
+}
+
+static int cut_pair(const struct cut_pairs *x, const int64_t *pair, const int64_t *piece, const int64_t *slot,
+                    int64_t *count)
+{
+  int64_t units = 0, total = 0, done = 0, at = 0, which = 0, before = 0;
+  for (int64_t i = 0; i < pair[PIECES]; i++) {
+    const int64_t *p = piece + i * PIECE;
+    if (p[START] < 0 || p[STOP] < 0 || __builtin_add_overflow(units, size_of(p), &units))
+      return PLANNING_BAD_INDEX;
+  }
+  for (int64_t i = 0; i < pair[SLOTS]; i++) {
+    const int64_t *s = slot + i * SLOT;
+    if (s[SIZE] <= 0 || s[WEIGHT] < 0 || __builtin_add_overflow(total, s[WEIGHT], &total))
+      return PLANNING_BAD_INDEX;
+  }
+  for (int64_t place = 0; place < pair[SLOTS]; place++) {
+    const int64_t *s = slot + place * SLOT;
+    done += s[WEIGHT];
+    int64_t until = done < total ? slot_end(x, pair, piece, s, at, units, done, total) : units;
+    while (at < until) {
+      const int64_t *p = piece + which * PIECE;
+      int64_t size = size_of(p), end = lesser(until, before + size), way = p[STOP] > p[START] ? 1 : -1;
+      if (end > at) {
+        int64_t one = p[START] + way * (at - before), other = p[START] + way * (end - before);
+        int64_t row[] = {pair[SRC], pair[DST], s[BEGIN] + pair[LATER], p[KIND], p[HUB], lesser(one, other),
+                         planning_max(one, other), s[NIC], place};
+        if (*count >= x->room)
+          return PLANNING_BAD_INDEX;
+        for (int64_t i = 0; i < 9; i++)
+          x->found[i * x->room + *count] = row[i];
+        ++*count;
+      }
+      at = end;
+      if (at == before + size) {
+        before = at;
+        which++;
+      }
+    }
+  }
+  return PLANNING_DONE;
+}
+
+int planning_cut(const struct cut_pairs *x, int64_t *count)
+{
+  int64_t pieces = 0, slots = 0;
+  *count = 0;
+  if (x->pairs < 0 || x->granule < 1 || x->near < 1 || x->cost < 0 || x->cost_of < 1)
+    return PLANNING_BAD_INDEX;
+  for (int64_t i = 0; i < x->pairs; i++) {
+    const int64_t *pair = x->pair + i * PAIR;
+    if (pair[PIECES] < 0 || pair[PIECES] > x->pieces - pieces || pair[SLOTS] < 0 || pair[SLOTS] > x->slots - slots)
+      return PLANNING_BAD_INDEX;
+    int code = cut_pair(x, pair, x->piece + pieces * PIECE, x->slot + slots * SLOT, count);
+    if (code)
+      return code;
+    pieces += pair[PIECES];
+    slots += pair[SLOTS];
+  }
+  return PLANNING_DONE;
+}
+
 /* ---- dependencies ---- */
 
 int planning_group(int64_t count, const int64_t *numbers, int64_t groups, int64_t *ptr, int64_t *places)

@@ -16,7 +16,7 @@
 #define PLANNING_API __attribute__((visibility("default")))
 
 /* Counted up with every change of this file that a caller notices. */
-#define PLANNING_ABI 1
+#define PLANNING_ABI 2
 
 enum planning_code {
   PLANNING_DONE = 0,
@@ -64,6 +64,21 @@ struct exchange_step {
 
 /* On each rail a matching of the pairs furthest behind; `count` rows of `found` are filled. */
 PLANNING_API int planning_exchange(const struct exchange_step *step, int64_t *count);
+
+/* Pairs of ranks, whose bytes are cut in time. */
+struct cut_pairs {
+  int64_t pairs, pieces, slots, room;
+  int64_t granule;       /* cuts are multiples of it */
+  int64_t near;          /* 1/near of its bytes a slot takes more or less to end with a piece */
+  int64_t cost, cost_of; /* ticks that a chunk costs, a fraction: up to so much, too, and a third of its bytes at most */
+  const int64_t *pair;   /* (pairs, 5): src, dst, how many pieces, how many slots, ticks added to their begins */
+  const int64_t *piece;  /* (pieces, 4): kind, hub, start, stop, upwards or downwards; pair after pair */
+  const int64_t *slot;   /* (slots, 4): begin, size, nic, weight */
+  int64_t *found;        /* (9, room): src, dst, begin, kind, hub, start, stop, nic, place of the slot */
+};
+
+/* Each pair's bytes, in order, divided by its slots' weights; `count` columns of `found` are filled. */
+PLANNING_API int planning_cut(const struct cut_pairs *pairs, int64_t *count);
 
 /* CSR: ptr (groups + 1), places (count): the places in `numbers` of each number from 0 to groups - 1, ascending. */
 PLANNING_API int planning_group(int64_t count, const int64_t *numbers, int64_t groups, int64_t *ptr, int64_t *places);

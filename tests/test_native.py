@@ -22,7 +22,7 @@ from optcc.machine import native
 from optcc.machine.native import NativeCode, Pointer, array, call, struct
 from optcc.schedule import Schedule, matchings
 from optcc.schedule.direct import DirectExchange
-from optcc.schedule.matchings import assigned, grouped_by, waited_for_before
+from optcc.schedule.matchings import assigned, cut, grouped_by, waited_for_before
 from optcc.simulation import simulator
 from optcc.simulation.faults import LONGEST_S, TICKS_PER_S, Fault
 from optcc.simulation.simulator import NEVER, simulate
@@ -33,7 +33,7 @@ from tests.fabrics import gpu_cluster, pods_of
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = (ROOT / "native" / "planning.h").read_text(encoding="utf-8")
 STRUCTS = (
-    *(matchings._Step, matchings._Rows, packing._Priced, mscclpp_clock._Threads),
+    *(matchings._Step, matchings._Cuts, matchings._Rows, packing._Priced, mscclpp_clock._Threads),
     *(simulator._Work, simulator._Fabric, simulator._Times),
 )
 
@@ -158,6 +158,14 @@ def test_numbers_beyond_their_tables_are_refused() -> None:
             given = {"order": one, "nics": one, "keys": one, "free": one > 0, "ptr": np.arange(2), "on": one}
             with pytest.raises(InputError, match="planning_order"):
                 waited_for_before(**{**given, at: one + (2**40 if wrong > 0 else wrong)}, most=3)
+    piece, slot = np.array([[0, 1, 0, 64]]), np.array([[5, 3, 2, 1], [9, 3, 4, 3]])
+    assert cut(np.array([[0, 1, 1, 2, 7]]), piece, slot, (8, 64, 0, 1)).T.tolist() == [
+        [0, 1, 12, 0, 1, 0, 16, 2, 0],
+        [0, 1, 16, 0, 1, 16, 64, 4, 1],
+    ]
+    for pair in ([0, 1, 2, 2, 0], [0, 1, 1, 3, 0], [0, 1, -1, 2, 0]):
+        with pytest.raises(InputError, match="planning_cut"):
+            cut(np.array([pair]), piece, slot, (8, 64, 0, 1))
     tree, deepest = np.array([1, 2, 0], np.int32), ctypes.c_int64()
     assert call("planning_flatten", 3, tree, np.ones((3, 3)), 0.0, deepest) is NativeCode.NO_TREE
     assert call("planning_flatten", 3, tree + 9, np.ones((3, 3)), 0.0, deepest) is NativeCode.NO_TREE

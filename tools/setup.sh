@@ -61,14 +61,13 @@ while kill -0 "$pip" 2>/dev/null; do
 done
 wait "$pip" || { tail -n 30 "$log" >&2; fail "pip cannot install $lock; all it said is in $log"; }
 trap - EXIT
-compiles() { printf '#include <math.h>\n' | ${CC:-cc} -fsyntax-only -xc - 2>/dev/null; }
+compiles() { printf '#include <math.h>\n' | ${CC:-cc} -E -xc - >/dev/null 2>&1; }
 if ! compiles && [ -z "${CC:-}" ]; then
-  if command -v apt-get >/dev/null && { [ -z "$as_root" ] || sudo -n true 2>/dev/null; }; then
-    apt gcc libc6-dev
-  else
-    say "no C compiler, and no right to install one: zig's, from the package ziglang"
-    "$venv/bin/pip" install --disable-pip-version-check -q ziglang==0.13.0
-    CC="$venv/bin/python -m ziglang cc"
+  may_install() { command -v apt-get >/dev/null && { [ -z "$as_root" ] || sudo -n true 2>/dev/null; }; }
+  if ! { may_install && apt gcc libc6-dev && compiles; }; then
+    say "no C compiler, and none to be had by apt-get: zig's, from the package ziglang"
+    "$venv/bin/pip" install --disable-pip-version-check -q ziglang==0.17.0
+    CC="$(cd "$venv" && pwd)/bin/python -m ziglang cc"
     export CC
   fi
 fi

@@ -17,7 +17,7 @@ import numpy as np
 from optcc.errors import InputError
 
 LIBRARY = Path(__file__).resolve().parents[1] / "liboptcc.so"
-ABI = 1
+ABI = 2
 """PLANNING_ABI of native/planning.h."""
 WAY_OUT = "make setup, in a checkout, or pip install . builds it; both need a C compiler."
 
@@ -96,27 +96,42 @@ class Struct(ctypes.Structure):
     """
 
     layout: ClassVar[dict[str, Any]] = {}
+    _arrays: ClassVar[list[tuple[str, np.dtype[Any], list[tuple[str, int]], bool]]] = []
 
     def __init__(self, **values: Any) -> None:
-        arrays = {name: kind for name, kind in self.layout.items() if isinstance(kind, Pointer)}
-        super().__init__(**{name: value for name, value in values.items() if name not in arrays})
-        self.arrays = {name: values[name] for name in arrays}
-        for name, kind in arrays.items():
-            given, shape = self.arrays[name], tuple(map(self._size, kind.dims))
-            fits = given.dtype == kind.dtype and given.shape == shape and given.flags.c_contiguous
-            if not fits or not given.flags.aligned or (kind.written and not given.flags.writeable):
-                raise TypeError(f"{name}: expected {np.dtype(kind.dtype)} {shape}, got {given.dtype} {given.shape}")
+        self.arrays = {name: values.pop(name) for name, *_ in self._arrays}
+        super().__init__(**values)
+        for name, dtype, dims, written in self._arrays:
+            given, flags = self.arrays[name], self.arrays[name].flags
+            shape = tuple(getattr(self, dim) + more if dim else more for dim, more in dims)
+            fits = given.dtype == dtype and given.shape == shape and flags.c_contiguous and flags.aligned
+            if not fits or (written and not flags.writeable):
+                raise TypeError(f"{name}: expected {dtype} {shape}, got {given.dtype} {given.shape}")
             setattr(self, name, given.ctypes.data)
-
-    def _size(self, dim: int | str) -> int:
-        if isinstance(dim, int):
-            return dim
-        name, _, more = dim.partition("+")
-        return int(getattr(self, name)) + int(more or 0)
 
 
 def struct(name: str, layout: dict[str, Any]) -> type[Struct]:
     """The type of a C struct. layout : of each field, in the order of C, `int`, `float`, or a `Pointer`."""
     kinds = {int: ctypes.c_int64, float: ctypes.c_double}
-    fields = [(field, kinds.get(kind, ctypes.c_void_p)) for field, kind in layout.items()]
-    return type(name, (Struct,), {"_fields_": fields, "layout": layout, "__doc__": f"`{name}` of native/planning.h."})
+    return type(
+        name,
+        (Struct,),
+        {
+            "__doc__": f"`{name}` of native/planning.h.",
+            "_fields_": [(field, kinds.get(kind, ctypes.c_void_p)) for field, kind in layout.items()],
+            "layout": layout,
+            "_arrays": [
+                (field, np.dtype(kind.dtype), [*map(_dim, kind.dims)], kind.written)
+                for field, kind in layout.items()
+                if isinstance(kind, Pointer)
+            ],
+        },
+    )
+
+
+def _dim(dim: int | str) -> tuple[str, int]:
+    """(name of a number, "" for none; what is added to it)."""
+    if isinstance(dim, int):
+        return "", dim
+    name, _, more = dim.partition("+")
+    return name, int(more or 0)

@@ -1,4 +1,4 @@
-"""The slowest parts of planning direct exchange, in C: matchings of greatest worth, and dependencies of transfers."""
+"""The slowest parts of planning direct exchange, in C: matchings of greatest worth, cuts, dependencies of transfers."""
 
 from __future__ import annotations
 
@@ -57,6 +57,37 @@ def exchanged(
     )  # fmt: skip
     call("planning_exchange", step, count)
     return found.reshape(-1, 4)[: count.value]
+
+
+_Cuts = struct(
+    "cut_pairs",
+    {
+        **dict.fromkeys(("pairs", "pieces", "slots", "room", "granule", "near", "cost", "cost_of"), int),
+        "pair": array(np.int64, "pairs", 5),
+        "piece": array(np.int64, "pieces", 4),
+        "slot": array(np.int64, "slots", 4),
+        "found": array(np.int64, 9, "room", written=True),
+    },
+)
+
+
+def cut(pair: Ints, piece: Ints, slot: Ints, limits: tuple[int, int, int, int]) -> Ints:
+    """The bytes of each pair's pieces divided by its slots' weights: (9, rows), src, dst, begin, kind, hub, start,
+    stop, nic, place of the slot.
+
+    pair : (pairs, 5), src, dst, how many pieces, how many slots, ticks added to their begins
+    piece : (pieces, 4), kind, hub, start, stop; slot : (slots, 4), begin, size, nic, weight; pair after pair
+    limits : granule of cuts; 1/near of its bytes that a slot takes more or less to end with a piece; and the ticks that
+        a chunk costs, a fraction
+    """
+    found, count = np.empty((9, len(piece) + len(slot)), np.int64), ctypes.c_int64()
+    granule, near, cost, cost_of = limits
+    cuts = _Cuts(
+        pairs=len(pair), pieces=len(piece), slots=len(slot), room=found.shape[1], granule=granule, near=near,
+        cost=cost, cost_of=cost_of, pair=pair, piece=piece, slot=slot, found=found,
+    )  # fmt: skip
+    call("planning_cut", cuts, count)
+    return found[:, : count.value].copy()
 
 
 def grouped_by(numbers: Ints, count: int) -> tuple[Ints, Ints]:

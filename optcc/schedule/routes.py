@@ -177,8 +177,12 @@ class Routes:
 
     def _add(self, key: object, src: int, dst: int, lanes: Sequence[tuple[int, int, Fraction]]) -> int:
         self._index[key] = len(self.table)
-        made = tuple(Lane(out, into, share, self._crossed(out, into)) for out, into, share in lanes)
-        self.table.append(Route(src, dst, made))
+        if len(lanes) == 1:
+            ((out, into, _),) = lanes
+            self.table.append(_one_lane(src, dst, out, into, self._crossed(out, into)))
+        else:
+            made = tuple(Lane(out, into, share, self._crossed(out, into)) for out, into, share in lanes)
+            self.table.append(Route(src, dst, made))
         return self._index[key]
 
     def _crossed(self, out: int, into: int) -> tuple[int, ...]:
@@ -264,6 +268,12 @@ class Routes:
                 hint="It reaches other servers through its neighbours: over NVLink, then by a NIC of theirs.",
             )
         raise InfeasibleError("no AllReduce is possible", where=name, expected="a live NIC each way", got="none")
+
+
+@lru_cache(maxsize=2**16)
+def _one_lane(src: int, dst: int, out: int, into: int, links: tuple[int, ...]) -> Route:
+    """Kept, since a plan is lowered many times until it is chosen."""
+    return Route(src, dst, (Lane(out, into, Fraction(1), links),))
 
 
 def _overlay(
