@@ -407,7 +407,7 @@ def test_it_says_what_it_goes_by_once(
 ) -> None:
     monkeypatch.setenv("OPTCC_DEBUG", "info")
     monkeypatch.setenv("OPTCC_PATH", path)
-    warm(path_of(path, "local", "cpu"))  # else the first use on a machine has a line of its own
+    warm(path_of(path, "local", "cpu"))
     with Ranks(2, "uniform:servers=2,nics=2,rate=100Gb/s") as ranks:
         for _ in range(2):
             ranks.good(lambda comm: comm.all_reduce(np.zeros(SMALL)))
@@ -418,7 +418,8 @@ def test_it_says_what_it_goes_by_once(
         assert first.endswith("cluster of 4 NICs, 0 of them dead; here nic0 100Gb/s, nic1 100Gb/s; transport local")
         assert re.search(r": AllReduce up to 2MiB: [a-z-]+, 1 segment, plan [0-9a-f]{16}$", plan)
         assert re.search(rf": \d+ wires out, \d+ in; landing slots of \d+MiB; path of chunks: {path}$", wires)
-    assert len(err.splitlines()) == 6
+    # What is compiled at the first use on a machine has a line of its own.
+    assert len([line for line in err.splitlines() if not line.startswith("optcc: compiling ")]) == 6
 
 
 def test_it_says_nothing_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
