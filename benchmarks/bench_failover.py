@@ -33,8 +33,8 @@ from tests.failover_cuts import KINDS, TIMEOUTS, cut
 from tests.failover_matrix import ROWS
 from tests.failover_rig import Open, Rig
 from tests.failover_runs import InconclusiveError
-from tests.protocol_ground import FAULTS
 from tests.protocol_interleavings import interleavings, too_rare
+from tests.protocol_net import FAULTS
 from tests.test_wires import connect
 
 LENT_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""What a rank does as a process of its own, by name; tests/rank_jobs.py starts it and hands on what it says."""
+"""What a rank does as a process of its own, by name; tests/test_ranks_judged.py starts it and hands on what it says."""
 
 from __future__ import annotations
 

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import re
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pytest
 
 import optcc
-from optcc.communicator.prepared import SMALL
+from optcc.communicator.collectives import FIRST, Punctuality
+from optcc.communicator.prepared import CLASSES, SIZES, SMALL, RecentlyUsed
 from optcc.errors import InputError
+from optcc.runtime.compiled.choice import path_of, warm
 from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
 from optcc.runtime.evidence.payload import fill, reference
-from optcc.runtime.wires.layout import WINDOW
-from tests.communicators import Ranks, wires_in_memory
+from optcc.runtime.messages import Note
+from optcc.runtime.wires.layout import SLOT_BYTES, WINDOW
+from tests.communicators import WAIT_S, Ranks, wires_in_memory
 
 OPS = ("sum", "prod", "min", "max", "avg")
 WORLD = 3
@@ -279,3 +284,154 @@ def test_what_may_be_sent_again_stays_as_it_was_sent(ranks: Ranks, kind: str, mo
         return len(sent)
 
     assert ranks.good(call) == [1] * WORLD
+
+
+# What a communicator keeps from call to call: bounded, and good for calls of other sizes.
+
+
+def test_what_is_kept_is_bounded() -> None:
+    with Ranks(3) as ranks:
+
+        def call(comm: optcc.Communicator) -> tuple[int, int]:
+            for n in range(SIZES + 10):
+                comm.all_reduce(np.zeros(SMALL + 8 * n, np.uint8))
+            return len(comm._prepared._calls), len(comm._prepared.trials)
+
+        assert ranks.good(call) == [(SIZES, 1)] * 3, "one choice for all sizes of a class"
+    assert CLASSES > 20, "all sizes up to 64 TiB"
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize("first", ["broadcast", "all_reduce", "all_gather", "reduce_scatter"])
+def test_small_calls_do_not_make_chunks_small(first: str, world: int) -> None:
+    """What comes later goes by the same wires."""
+    with Ranks(world) as ranks:
+
+        def call(comm: optcc.Communicator) -> set[int]:
+            x, out = np.zeros(world), np.zeros(1 if first == "reduce_scatter" else world * world)
+            getattr(comm, first)(x, *([out] if first in ("all_gather", "reduce_scatter") else []))
+            return {flow.slot_bytes for flow in comm._member.layout.flows}
+
+        assert ranks.good(call) == [{SLOT_BYTES}] * world
+
+
+def test_the_one_not_used_for_longest_goes() -> None:
+    kept: RecentlyUsed[int] = RecentlyUsed(2)
+    kept.keep("a", 1)
+    kept.keep("b", 2)
+    assert kept.find("a") == 1
+    kept.keep("c", 3)
+    assert kept.find("b") is None
+    assert (kept.find("a"), kept.find("c")) == (1, 3)
+
+
+# A rank that always comes after the others is told in everybody's events, once.
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_rank_that_comes_late_to_every_call_is_told_to_all(world: int) -> None:
+    together = threading.Barrier(world)
+    with Ranks(world) as ranks:
+
+        def steps(comm: optcc.Communicator) -> list[str]:
+            x = np.ones(4, np.float32)
+            for step in range(2 * FIRST):
+                together.wait(WAIT_S)
+                time.sleep(0.05 if comm.rank == 1 else 0)
+                if step % 4:
+                    comm.all_reduce(x)
+                else:
+                    comm.barrier()
+                comm.broadcast(x)
+            return [event.text for event in comm.events() if event.kind == "late"]
+
+        told = ranks.good(steps)
+    assert [len(each) for each in told] == [1] * world, told
+    assert {each[0].split(":")[0] for each in told} == {"rank 1 comes late"}
+
+
+def told(calls: Sequence[Sequence[float]]) -> list[list[str]]:
+    """What each call told; `calls` : of each, seconds by rank, of which rank 0's are this one's."""
+    each: list[list[str]] = []
+    kept: list[Sequence[float]] = []
+
+    def exchange(mine: list[float]) -> list[list[float]]:
+        latest = kept[-len(mine) :]
+        assert mine == [call[0] for call in latest]
+        return [list(of) for of in zip(*latest, strict=True)]
+
+    def tell(notes: Sequence[Note]) -> None:
+        each.append([note.text for note in notes])
+
+    one = Punctuality(exchange, tell)
+    for call in calls:
+        kept.append(call)
+        one.took(call[0])
+    return each
+
+
+def test_it_is_told_once_and_again_after_it_was_in_time() -> None:
+    late, well = [[0.2, 0.21, 0.01]] * 64, [[0.01, 0.01, 0.01]] * 64
+    said = told([*late, *well, *late, *late])
+    assert [len(each) for each in said] == [1, 0, 0, 0, 1]  # after 16, 32, 64, 128 and 256 calls
+    assert said[0][0].startswith("rank 2 comes late: last in 16 of 16 collectives")
+
+
+def test_ranks_that_come_together_or_by_turns_are_not_told() -> None:
+    assert told([[0.05, 0.051, 0.052]] * 300) == [[], [], [], [], []]
+    turns = [[0.2 if rank != call % 3 else 0.01 for rank in range(3)] for call in range(300)]
+    assert told(turns) == [[], [], [], [], []]
+
+
+def test_large_arrays_count_too() -> None:
+    together = threading.Barrier(3)
+    with Ranks(3) as ranks:
+
+        def steps(comm: optcc.Communicator) -> list[str]:
+            x = np.ones(SMALL // 2, np.float32)
+            for _ in range(FIRST):
+                together.wait(WAIT_S)
+                time.sleep(0.05 if comm.rank == 2 else 0)
+                comm.all_reduce(x)
+            return [event.text for event in comm.events() if event.kind == "late"]
+
+        assert [each[0].split(":")[0] for each in ranks.good(steps)] == ["rank 2 comes late"] * 3
+
+
+# OPTCC_DEBUG: what a communicator says of what it has chosen.
+
+
+@pytest.mark.parametrize("path", ["python", "compiled"])
+def test_it_says_what_it_goes_by_once(
+    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "info")
+    monkeypatch.setenv("OPTCC_PATH", path)
+    warm(path_of(path, "local", "cpu"))
+    with Ranks(2, "uniform:servers=2,nics=2,rate=100Gb/s") as ranks:
+        for _ in range(2):
+            ranks.good(lambda comm: comm.all_reduce(np.zeros(SMALL)))
+    out, err = capsys.readouterr()
+    assert out == ""
+    for rank in range(2):
+        first, plan, wires = [line for line in err.splitlines() if line.startswith(f"optcc INFO rank {rank} of 2: ")]
+        assert first.endswith("cluster of 4 NICs, 0 of them dead; here nic0 100Gb/s, nic1 100Gb/s; transport local")
+        assert re.search(r": AllReduce up to 2MiB: [a-z-]+, 1 segment, plan [0-9a-f]{16}$", plan)
+        assert re.search(rf": \d+ wires out, \d+ in; landing slots of \d+MiB; path of chunks: {path}$", wires)
+    # What is compiled at the first use on a machine has a line of its own.
+    assert len([line for line in err.splitlines() if not line.startswith("optcc: compiling ")]) == 6
+
+
+def test_it_says_nothing_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "WARN")
+    with Ranks(2) as ranks:
+        ranks.good(lambda comm: comm.all_reduce(np.zeros(3)))
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_level_that_there_is_not_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPTCC_DEBUG", "loud")
+    errors = Ranks(2).errors
+    assert len(errors) == 2
+    for error in errors:
+        assert str(error) == "OPTCC_DEBUG: no such level, expected WARN or INFO, got 'loud'"

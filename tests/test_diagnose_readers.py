@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from optcc.diagnose.evidence import IN, NOTHING, OUT, Evidence, NicDirections, port
+from optcc.diagnose.late import ENOUGH, late_ranks
+from optcc.diagnose.loads import KINDS, RankPlace, Use, loads
+from optcc.diagnose.ras import read_ras
 from optcc.diagnose.readers import gather, read_text, watched
-from optcc.diagnose.verdict import judge
-from optcc.discover.nccl_log import parse_log
+from optcc.diagnose.verdict import Outcome, judge
+from optcc.discover.nccl_log import parse_log, wanted_by
+from optcc.discover.pasted import cleaned, json_values
 from optcc.errors import InputError
 from optcc.values.cluster import Cluster, Nic, Server
 from tests import diagnosis_texts, tool_texts
 from tests import diagnosis_texts as texts
 from tests import tool_texts as tools
 from tests.diagnosis_texts import FUSED, PORTS, RATE, RATES
-from tests.test_discover_texts import bonded
+from tests.test_discover_texts import before, bonded
 
 
 @pytest.mark.parametrize("line", [texts.ERROR_12, texts.OLD_ERROR_12])
@@ -590,3 +597,510 @@ def test_a_gid_of_another_file(tmp_path: Path) -> None:
     told = given(tmp_path, job=error + "\n", node3=tools.devinfo(NICS))
     ours, theirs = {port(n, w) for n in range(4) for w in (OUT, IN)}, {port(10, w) for w in (OUT, IN)}
     assert set(told.observations[0].used) == ours | theirs
+
+
+# Timings of collectives, by nccl-tests and by NCCL's Inspector: which NICs they load, and what is missing.
+
+
+GIB = 1 << 30
+US = 1e-6
+
+
+def whole(part: float) -> dict[int, float]:
+    """Every port of both servers at `part`."""
+    return {number: pytest.approx(part, rel=1e-3) for number in range(8)}
+
+
+@pytest.mark.parametrize(
+    ("kind", "carried"),
+    [  # bytes that cross each server's boundary for each byte of 4 ranks on 2 servers, over two NICs
+        ("all_reduce", 1.5 / 2),
+        ("all_gather", 0.75 / 2),
+        ("reduce_scatter", 0.75 / 2),
+        ("broadcast", 1 / 2),
+        ("reduce", 1 / 2),
+        ("alltoall", 2 * 0.5 / 2),
+    ],
+)
+def test_a_row_of_nccl_tests(kind: str, carried: float) -> None:
+    found = read_text(texts.table(kind, 40000), "x.txt", PORTS)
+    first, second = found.observations
+    assert first.kind == kind
+    assert first.used == whole(carried * GIB / (40000 * US) / 50e9)
+    assert second.time_s == pytest.approx(40400 * US)
+    assert (first.where, first.nbytes, first.servers) == ("x.txt:14", GIB, ("server0", "server1"))
+    assert found.read == (f"x.txt: {kind}, 4 ranks on 2 servers over 4 NICs, 2 measurements",)
+
+
+def test_sendrecv_uses_the_nics_beside_the_gpus_at_the_boundary() -> None:
+    found = read_text(texts.table("sendrecv", 40000), "x.txt", PORTS)
+    # Rank 1 sends to rank 2, and rank 3 to rank 0.
+    assert set(found.observations[0].used) == {port(1, OUT), port(2, IN), port(3, OUT), port(0, IN)}
+
+
+@pytest.mark.parametrize(("kind", "way"), [("gather", IN), ("scatter", OUT)])
+def test_gather_and_scatter_use_one_way_of_the_root(kind: str, way: int) -> None:
+    found = read_text(texts.table(kind, 40000, root=0), "x.txt", PORTS)
+    assert set(found.observations[0].used) == {port(0, way), port(1, way), port(2, 1 - way), port(3, 1 - way)}
+
+
+def test_the_loads_of_every_kind_balance() -> None:
+    members = [RankPlace(f"server{s}", g) for s in range(2) for g in range(2)]
+    use = Use.equally({"server0": [0, 1], "server1": [2, 3]})
+    for kind in KINDS:
+        found = loads(kind, GIB, members, use, PORTS)
+        sent, taken = (sum(b for p, b in found.items() if p % 2 == way) for way in (OUT, IN))
+        assert sent == pytest.approx(taken), kind
+        assert sent > 0
+
+
+def test_a_job_of_one_server_says_nothing() -> None:
+    text = texts.table("all_reduce", 40000).replace("server1", "server0")
+    assert "uses no NIC" in read_text(text, "x.txt", PORTS).unused[0]
+
+
+def test_channels_in_the_log_say_which_nics_carry_how_much() -> None:
+    log = texts.log().replace("NET/IB/1/", "NET/IB/0/")
+    found = read_text(texts.table("all_reduce", 40000, log=log), "x.txt", PORTS)
+    assert set(found.observations[0].used) == {port(n, way) for n in (0, 2) for way in (OUT, IN)}
+    assert found.observations[0].used[0] == pytest.approx(1.5 * GIB / (40000 * US) / 50e9)
+
+
+def test_channels_of_other_communicators_do_not_count() -> None:
+    """Ranks 0 and 1 of pairs are other processes than ranks 0 and 1 of the job, and use nic1."""
+    lines = []
+    for pid, gpu, ranks in ((100, 0, (0, 2)), (101, 1, (1, 3))):
+        for h, rank in enumerate(ranks):
+            who = f"server{h}:{pid}:200 [{gpu}] NCCL INFO"
+            start = f"comm 0x{{}}{rank} rank {{}} nranks {{}} cudaDev {gpu} nvmlDev {gpu} busId 1b000 - Init START"
+            lines.append(f"{who} {start.format(1, rank, 4)}")
+            lines += [f"{who} Channel 00/0 : {rank}[{gpu}] -> {9}[0] [send] via NET/IB/0/GDRDMA"]
+            lines += [f"{who} Channel 00/0 : {9}[0] -> {rank}[{gpu}] [receive] via NET/IB/0/GDRDMA"]
+            lines.append(f"{who} {start.format(2, h, 2)}")
+            lines += [f"{who} Channel 00/0 : {h}[{gpu}] -> {1 - h}[0] [send] via NET/IB/1/GDRDMA"] * 4
+            lines += [f"{who} Channel 00/0 : {1 - h}[0] -> {h}[{gpu}] [receive] via NET/IB/1/GDRDMA"] * 4
+    using = [line for line in texts.log().splitlines() if "Using" in line]
+    found = read_text(texts.table("all_reduce", 40000, log="\n".join([*using, *lines]) + "\n"), "x.txt", PORTS)
+    assert {number // 2 for number in found.observations[0].used} == {0, 2}
+
+
+@pytest.mark.parametrize(
+    ("hca", "names"),
+    [("nic1", [1, 10]), ("=nic1", [1]), ("^nic1", [0]), ("^=nic1", [0, 10]), ("=nic0:1,nic10", [0, 10])],
+)
+def test_nccl_ib_hca(hca: str, names: list[int]) -> None:
+    assert list(wanted_by(hca, {0: "nic0", 1: "nic1", 10: "nic10"})) == names
+
+
+def test_nccl_ib_hca_in_the_log_and_on_the_command_line() -> None:
+    said = texts.table("all_reduce", 40000, log="server0:1:2 [0] NCCL INFO NCCL_IB_HCA set to =nic1\n")
+    asked = "$ mpirun -x NCCL_IB_HCA==nic1 all_reduce_perf\n" + texts.table("all_reduce", 40000)
+    for text in (said, asked):
+        found = read_text(text, "x.txt", PORTS)
+        assert {p // 2 for p in found.observations[0].used} == {1, 3}
+
+
+def test_several_tests_in_one_file() -> None:
+    both = texts.table("all_reduce", 40000) + texts.table("alltoall", 50000)
+    assert [o.kind for o in read_text(both, "x.txt", PORTS).observations] == ["all_reduce"] * 2 + ["alltoall"] * 2
+
+
+def test_a_collective_that_is_not_named() -> None:
+    text = texts.table("all_reduce", 40000).replace("# Collective test starting: all_reduce_perf\n", "")
+    nameless = read_text(text, "x.txt", PORTS)
+    assert not nameless.observations
+    assert "does not say its collective" in nameless.unused[0]
+    assert read_text(text, "all_gather-1.txt", PORTS).observations[0].kind == "all_gather"
+    busbw = text.replace(f"{GIB / 40000 / 1e3:7.2f} {GIB / 40000 / 1e3:7.2f}", f"{26.84:7.2f} {40.26:7.2f}")
+    assert read_text(busbw.replace("    1.00    1.00      0", ""), "x.txt", PORTS).observations[0].kind == "all_reduce"
+
+
+def test_old_tables_without_redop() -> None:
+    text = texts.table("all_gather", 40000).replace("   redop", "").replace("     sum", "")
+    text = text.replace("    root ", "").replace("      -1 ", " ")
+    assert read_text(text, "x.txt", PORTS).observations[0].time_s == pytest.approx(40000 * US)
+
+
+def test_small_sizes_and_wrong_results() -> None:
+    small = read_text(texts.table("all_reduce", 100, nbytes=1 << 20), "x.txt", PORTS)
+    assert not small.observations
+    assert "measure with -b 256M" in small.unused[0]
+    (sign,) = read_text(texts.table("all_reduce", 40000, wrong=3), "x.txt", PORTS).signs
+    assert (sign.what, sign.grave) == ("all_reduce gave 3 wrong results", True)
+
+
+def test_json_of_nccl_tests() -> None:
+    found = read_text(texts.json_table(40000), "x.json", PORTS)
+    assert [o.kind for o in found.observations] == ["all_reduce"] * 2
+    assert found.observations[0].used == whole(0.75 * GIB / (40000 * US) / 50e9)
+
+
+def test_a_host_that_the_topology_does_not_have() -> None:
+    text = texts.table("all_reduce", 40000).replace("server1", "elsewhere")
+    with pytest.raises(InputError, match=r"x.txt:1: a host that the topology does not have, .*'elsewhere'.*--hosts"):
+        read_text(text, "x.txt", PORTS)
+    qualified = texts.table("all_reduce", 40000).replace("server1", "server1.example.net")
+    assert read_text(qualified, "x.txt", PORTS).observations[0].servers == ("server0", "server1")
+
+
+def test_channels_over_a_fused_nic_load_its_ports() -> None:
+    """Where the topology has the ports apart, and where it has them as one."""
+    made = "server{}:100:200 [0] NCCL INFO NET/IB : Made virtual device [{}] name=nic0+nic1 speed=800000 ndevs=2"
+    fused = [made.format(server, number) for server in range(2) for number in range(2)]
+    text = texts.table("all_reduce", 40000, log=texts.log(*fused))
+    apart = read_text(text, "x", PORTS).observations[0]
+    assert len(set(map(round, (1e6 * part for part in apart.used.values())))) == 1
+    assert len(apart.used) == 8
+    assert read_text(text, "x", FUSED).observations[0].used.keys() == {
+        port(0, OUT),
+        port(0, IN),
+        port(2, OUT),
+        port(2, IN),
+    }
+
+
+def test_a_test_that_failed() -> None:
+    rows = "server0: Test timeout (300s) common.cu:523\n"
+    text = texts.TABLE.format(kind="sendrecv", log="", rows=rows)
+    (seen,) = read_text(text, "x.txt", PORTS).observations
+    assert seen.failed
+    silent = read_text(texts.TABLE.format(kind="sendrecv", log="", rows=""), "x.txt", PORTS)
+    assert "without an error" in silent.unused[0]
+
+
+def test_inspector_takes_the_rank_that_came_last(tmp_path: Path) -> None:
+    for rank in range(4):
+        times = {1: 40000 + 1000 * rank, 2: 50000 - 1000 * rank}
+        (tmp_path / f"{rank}.log").write_text(texts.inspector(rank, times))
+    sources = [str(tmp_path / f"{rank}.log") for rank in range(4)]
+    found = gather(sources, PORTS)
+    assert [o.time_s for o in found.observations] == [pytest.approx(40000 * US), pytest.approx(47000 * US)]
+    assert found.observations[0].used == whole(0.75 * GIB / (40000 * US) / 50e9)
+    some = gather(sources[:2], PORTS)
+    assert not some.observations
+    assert "records of 1 of its 2 servers" in some.unused[0]
+
+
+def test_inspector_without_gpus_is_not_placed(tmp_path: Path) -> None:
+    for rank in range(2):
+        (tmp_path / f"{rank}.log").write_text(texts.inspector(rank, {1: 40000}, ranks=2))
+    found = gather([str(tmp_path / f"{rank}.log") for rank in range(2)], PORTS)
+    assert "which GPU is whose" in found.unused[0]
+
+
+# Which rank is late, missing, ahead or behind: told as records have it, and held against no NIC.
+
+
+LATE_PORTS = NicDirections(Cluster.uniform(servers=3, nics=2, gpus=2, rate="400Gb/s"))
+HEALTHY_US = 19000
+
+
+def seen(late: dict[int, float], ranks: int, collectives: int, jitter: float = 2e-4) -> list[dict[int, float]]:
+    """What each rank sees of collectives of 19 ms, where ranks come so many seconds later than they could."""
+    rng = random.Random(1)
+    found = []
+    for _ in range(collectives):
+        came = {rank: late.get(rank, 0.0) + rng.uniform(0, jitter) for rank in range(ranks)}
+        end = max(came.values()) + HEALTHY_US * 1e-6
+        found.append({rank: end - at for rank, at in came.items()})
+    return found
+
+
+@pytest.mark.parametrize("ranks", [2, 3, 4, 16])
+def test_a_rank_that_always_comes_late_is_told(ranks: int) -> None:
+    (one,) = late_ranks(seen({1: 0.2}, ranks, 20))
+    assert (one.rank, one.times, one.of) == (1, 20, 20)
+    assert one.by_s == pytest.approx(0.2, rel=0.02)
+    assert "rank 1 comes late: last in 20 of 20 collectives, 2" in str(one)
+
+
+def test_a_whole_server_that_comes_late_is_told() -> None:
+    assert {one.rank for one in late_ranks(seen({4: 0.2, 5: 0.2, 6: 0.2, 7: 0.2}, 16, 20))} == {4, 5, 6, 7}
+
+
+def test_nobody_is_late_where_all_come_together_or_by_turns() -> None:
+    assert late_ranks(seen({}, 8, 50)) == ()
+    turns = [seen({number % 4: 0.2}, 4, 1)[0] for number in range(40)]
+    assert late_ranks(turns) == ()
+    assert late_ranks(seen({1: 0.2}, 4, ENOUGH - 1)) == ()
+    assert late_ranks(seen({1: 0.0015}, 4, 20)) == ()  # less than a tenth of the collective
+
+
+def inspected(tmp_path: Path, late: dict[int, float], without: dict[int, range] | None = None) -> list[str]:
+    """Files of 6 ranks on 3 servers, 20 collectives; `without` : rank -> collectives of which its record is missing."""
+    collectives, missing = seen(late, 6, 20), without or {}
+    for rank in range(6):
+        times = {n: round(each[rank] * 1e6) for n, each in enumerate(collectives) if n not in missing.get(rank, ())}
+        text = texts.inspector(rank, times, ranks=6, nodes=2)
+        record = text.replace(texts.HOSTS[0], f"server{rank // 2}").replace(texts.HOSTS[1], f"server{rank // 2}")
+        (tmp_path / f"{rank}.log").write_text(record.replace('"nnodes": 2', '"nnodes": 3'))
+    return [str(tmp_path / f"{rank}.log") for rank in range(6) if (tmp_path / f"{rank}.log").read_text().strip()]
+
+
+def test_the_late_rank_of_a_running_job_is_told_and_no_nic_is_blamed(tmp_path: Path) -> None:
+    found = gather(inspected(tmp_path, {3: 0.2}), LATE_PORTS)
+    ((what, server, nic),) = [(sign.what, sign.server, sign.nic) for sign in found.signs]
+    assert (what.startswith("rank 3 comes late"), server, nic) == (True, "server1", None)
+    verdict = judge(found, LATE_PORTS)
+    assert (verdict.outcome, len(verdict.signs)) == (Outcome.HEALTHY, 1)
+
+
+def test_collectives_of_one_communicator_are_one_run(tmp_path: Path) -> None:
+    verdict = judge(gather(inspected(tmp_path, {}), LATE_PORTS), LATE_PORTS)
+    assert (verdict.measured, verdict.averaged) == (20, 1)
+
+
+def test_a_rank_without_records_may_be_the_late_one(tmp_path: Path) -> None:
+    """Rank 3 comes late, and its file is missing: what the others saw is no measurement of their NICs."""
+    found = gather(inspected(tmp_path, {3: 0.2}, {3: range(20)}), LATE_PORTS)
+    assert {seen.least for seen in found.observations} == {True}
+    assert "no records of 1 of its 6 ranks, 3: any of them may have come last" in found.unused[0]
+    assert judge(found, LATE_PORTS).findings == ()
+    whole = gather(inspected(tmp_path, {3: 0.2}), LATE_PORTS)
+    assert {seen.least for seen in whole.observations} == {False}
+
+
+def test_single_records_that_are_missing_are_counted(tmp_path: Path) -> None:
+    found = gather(inspected(tmp_path, {3: 0.2}, {3: range(4), 5: range(3, 6)}), LATE_PORTS)
+    assert [seen.least for seen in found.observations].count(True) == 6
+    assert "6 collectives without the records of all ranks" in found.unused[0]
+
+
+def test_inspector_says_that_a_tree_was_used(tmp_path: Path) -> None:
+    for rank in range(4):
+        text = texts.inspector(rank, {1: 40000}).replace('"coll_sn"', '"coll_algo": "TREE", "coll_sn"')
+        (tmp_path / f"{rank}.log").write_text(text)
+    found = gather([str(tmp_path / f"{rank}.log") for rank in range(4)], texts.PORTS)
+    assert max(found.observations[0].used.values()) == pytest.approx(0.5 * (1 << 30) / 0.04 / 50e9)
+
+
+def test_the_late_process_of_nccl_tests_is_told() -> None:
+    """Two processes with two GPUs each; process 1 is 50 ms behind."""
+    value = json.loads(texts.json_table(40000))
+    times = [[90000.0 + n for n in range(20)], [40000.0 + n for n in range(20)]]
+    value["results"][0]["out_of_place_per_iter"] = {"per_process_max_times_us": times}
+    (sign,) = read_text(json.dumps(value), "x.json", texts.PORTS).signs
+    assert sign.what.startswith("rank 2 comes late: last in 20 of 20 collectives, 50 ms")
+    assert sign.server == "server1"
+    value["results"][0]["out_of_place_per_iter"] = {"per_process_max_times_us": [times[0], times[0]]}
+    assert read_text(json.dumps(value), "x.json", texts.PORTS).signs == ()
+
+
+MISMATCH = """Job summary
+===========
+
+Warnings
+========
+
+#0-0 (0123456789abcdef) MISMATCH
+  Communicator ranks have different AllGather operation counts
+{lines}
+"""
+PLACE = "GPU 0 managed by process 30{0} on node server{0}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            ["4 ranks have launched up to operation 640", "2 ranks have launched up to operation 641",
+             f"Rank 2 -- {PLACE.format(1)}", f"Rank 3 -- {PLACE.format(1)}"],
+            [("server1", f"rank {r} is ahead: it has launched 641 of AllGather, 4 ranks at 640: the others are late")
+             for r in (2, 3)],
+        ),
+        (
+            ["5 ranks have launched up to operation 64",
+             f"Rank 4 has launched up to operation 60 -- {PLACE.format(2)}"],
+            [("server2", "rank 4 is behind: it has launched 60 of AllGather, 5 ranks at 64")],
+        ),
+        (
+            ["4 ranks have launched up to operation 7", f"Rank 0 has launched up to operation 8 -- {PLACE.format(0)}",
+             f"Rank 5 has not launched any operations -- {PLACE.format(2)}"],
+            [("server0",
+              "rank 0 is ahead: it has launched 8 of AllGather, 4 ranks at 7, 1 rank at 0: the others are late"),
+             ("server2", "rank 5 is behind: it has launched 0 of AllGather, 4 ranks at 7, 1 rank at 8")],
+        ),
+        (
+            ["5 ranks have launched up to operation 641", "1 rank has launched up to operation 640",
+             f"Rank 3 -- {PLACE.format(1)}"],
+            [("server1", "rank 3 is behind: it has launched 640 of AllGather, 5 ranks at 641")],
+        ),
+        (
+            ["some ranks have launched up to operation 641", "1 rank has launched up to operation 640",
+             f"Rank 3 -- {PLACE.format(1)}"],
+            [("server1", "rank 3 has launched 640 of AllGather, which is not what the others have")],
+        ),
+    ],
+)  # fmt: skip
+def test_ranks_ahead_and_behind_are_told_apart(lines: list[str], told: list[tuple[str, str]]) -> None:
+    found = read_ras(MISMATCH.format(lines="\n".join(f"  {line}" for line in lines)), "ras.txt", LATE_PORTS)
+    assert [(sign.server, sign.what) for sign in found.signs] == told
+    assert not any(sign.grave for sign in found.signs)
+
+
+def test_a_status_that_differs_is_told() -> None:
+    text = MISMATCH.replace("AllGather operation counts", "status").format(
+        lines=f"  5 ranks have status RUNNING\n  Rank 1 has status FINALIZE -- {PLACE.format(0)}"
+    )
+    (sign,) = read_ras(text, "ras.txt", LATE_PORTS).signs
+    assert sign.what == "rank 1 has status FINALIZE; 5 ranks with RUNNING"
+
+
+@pytest.mark.parametrize(("odd", "word"), [(101, "ahead"), (99, "behind")])
+def test_json_of_ras_counts_collectives(odd: int, word: str) -> None:
+    counts = [{"AllReduce": odd if rank == 3 else 100, "Broadcast": 4} for rank in range(6)]
+    ranks = [{"rank": r, "host": f"server{r // 2}", "collective_counts": each} for r, each in enumerate(counts)]
+    (sign,) = read_ras(json.dumps({"communicators": [{"ranks": ranks}]}), "ras.json", LATE_PORTS).signs
+    assert (sign.server, sign.what.startswith(f"rank 3 is {word}: it has launched {odd}")) == ("server1", True)
+
+
+def test_json_of_ras_tells_a_rank_in_another_state() -> None:
+    ranks = [{"rank": r, "host": f"server{r // 2}", "status": {"abort_flag": r == 3}} for r in range(6)]
+    (sign,) = read_ras(json.dumps({"communicators": [{"ranks": ranks}]}), "ras.json", LATE_PORTS).signs
+    assert (sign.server, sign.what) == ("server1", "rank 3 has status ABORT; 5 ranks with RUNNING")
+
+
+def test_trouble_without_a_process_is_told() -> None:
+    text = MISMATCH.format(lines="").partition("#0-0")[0] + "TIMEOUT\n  Encountered 2 communication timeouts\n"
+    found = read_ras(text, "ras.txt", LATE_PORTS)
+    assert not found.signs
+    assert found.unused == ("ras.txt:7: TIMEOUT in RAS, without a process",)
+
+
+# Evidence as it is pasted and logged: what stands around it changes nothing.
+
+
+TIME = "2026-11-20T10:00:00.123456789Z "
+DATE = "Fri Nov 20 10:00:00 2026"
+
+
+def boxed(key: str) -> Callable[[str], str]:
+    return lambda text: "".join(json.dumps({key: f"{line}\n", "stream": "stdout"}) + "\n" for line in text.splitlines())
+
+
+WRAPS: dict[str, Callable[[str], str]] = {
+    "mpirun --tag-output": before("[1,0]<stdout>:"),
+    "mpirun --tag-output --timestamp-output": before(f"{DATE}[1,0]<stdout>:"),
+    "mpirun --timestamp-output": before(f"{DATE}<stdout>: "),
+    "prterun": before("[prterun-node1-4711@1,12]<stdout>: "),
+    "srun -l": before("0: "),
+    "srun -l, wide": before("  0: "),
+    "mpiexec -l": before("[0] "),
+    "kubectl logs --prefix": before("[pod/nccl-launcher-x7k2p/main] "),
+    "kubectl logs --prefix --timestamps": before("[pod/nccl-launcher-x7k2p/main] " + TIME),
+    "containerd": before(TIME + "stdout F "),
+    "journalctl": before("Nov 20 10:00:00 node1 job[17]: "),
+    "journalctl -o short-iso-precise": before("2026-11-20T10:00:00.123456+0000 node1 job[17]: "),
+    "ts": before("Nov 20 10:00:00 "),
+    "Go's log": before("2026/11/20 10:00:00 "),
+    "seconds": before("[12345.678901] "),
+    "Ray": before("(RayTrainWorker pid=123, ip=192.0.2.1) "),
+    "torchrun --tee": before("[default0]:"),
+    "torch": before("[rank0]: "),
+    "pdsh": before("server0: "),
+    "compose": before("worker-1  | "),
+    "quoted": before("> "),
+    "quoted mpirun": before("> [1,0]<stdout>:"),
+    "fenced": lambda text: f"It says\n```text\n{text}```\nwhat now?\n",
+    "docker": boxed("log"),
+    "journalctl -o json": boxed("MESSAGE"),
+    "colours": lambda text: "".join(f"\x1b[1;32m{line}\x1b[0m\n" for line in text.splitlines()),
+    "Windows": lambda text: text.replace("\n", "\r\n"),
+    "byte order mark": lambda text: "\ufeff" + text,
+    "slurm's task, time": before("0: 2026-11-20 10:00:00.123 "),
+    "Intel MPI": before("[0#123:124@node1] "),
+    "MPICH": before("[proxy:0:0@node1] "),
+    "torchrun's role": before("[my_role3]:"),
+    "stern": before("nccl-launcher-x7k2p main "),
+    "journalctl -o short-full": before("Fri 2026-11-20 10:00:00 UTC node1 job[17]: "),
+    "journalctl -o short-unix": before("1795000000.123456 node1 job[17]: "),
+    "Python's logging": before("2026-11-20 10:00:00,123 - INFO - "),
+    "GitLab": before("2026-11-20T10:00:00.123456Z 00O "),
+    "GitHub": before("job\tRun tests\t2026-11-20T10:00:00.1234567Z "),
+    "SkyPilot": before("(worker1, rank=1, pid=1234, ip=192.0.2.1) "),
+    "rank 0:": before("rank 0: "),
+    "Outlook": before("| "),
+    "cat -n": lambda text: "".join(f"{i:6d}\t{line}\n" for i, line in enumerate(text.splitlines(), 1)),
+    "Slack": lambda text: f"Ann 10:02\n```{text}```\n",
+    "a web page": lambda text: text.replace("  ", "\xa0 "),
+    "Windows twice": lambda text: text.replace("\n", "\r\r\n"),
+    "banner": lambda text: f"Last login: Fri Nov 20\nNCCL version 2.28.9+cuda13.0\n{text}\n[root@n01 ~]# \n",
+}
+TEXTS = {
+    "table": texts.table("all_reduce", 40000, log=texts.log()),
+    "json": json.dumps(json.loads(texts.json_table(40000)), indent=1) + "\n",
+    "log": texts.log(texts.ERROR_12, texts.OLD_ERROR_12, texts.PORT_ERROR, texts.SLOWER),
+    "ras": texts.RAS,
+    "ras-json": json.dumps(json.loads(texts.RAS_JSON), indent=1) + "\n",
+    "inspector": "".join(texts.inspector(rank, {1: 40000, 2: 41000}) for rank in range(4)),
+}
+
+
+def said(found: Evidence) -> list[object]:
+    """Without the places, whose lines banners move."""
+    seen = [(o.kind, tuple(o.used.items()), o.time_s, o.servers) for o in found.observations]
+    return [seen, [(s.what, s.server, s.nic, s.grave) for s in found.signs], len(found.unused)]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("wrap", WRAPS)
+def test_what_stands_around_evidence_changes_nothing(name: str, wrap: str, tmp_path: Path) -> None:
+    plain, pasted = tmp_path / "plain.txt", tmp_path / "pasted.txt"
+    plain.write_text(TEXTS[name])
+    pasted.write_bytes(WRAPS[wrap](TEXTS[name]).encode())
+    whole = gather([str(plain)], PORTS)
+    assert whole.observations or whole.signs
+    assert said(gather([str(pasted)], PORTS)) == said(whole)
+
+
+def test_utf_16_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "x.txt"
+    for encoding in ("utf-16", "utf-16-le", "utf-16-be"):
+        path.write_bytes(TEXTS["table"].encode(encoding))
+        assert len(gather([str(path)], PORTS).observations) == 2
+
+
+def test_a_prefix_on_some_lines_only(tmp_path: Path) -> None:
+    """As where one process of a job prints through srun, and another straight to the file."""
+    lines = TEXTS["table"].splitlines()
+    path = tmp_path / "x.txt"
+    path.write_text("".join(f"{'[1,0]<stdout>:' if i % 3 else ''}{line}\n" for i, line in enumerate(lines)))
+    assert len(gather([str(path)], PORTS).observations) == 2
+
+
+def test_tables_with_different_prefixes_in_one_file(tmp_path: Path) -> None:
+    ways = ("mpirun --tag-output", "srun -l", "kubectl logs --prefix", "banner")
+    path = tmp_path / "x.txt"
+    path.write_text("".join(WRAPS[way](TEXTS["table"]) for way in ways))
+    assert len(gather([str(path)], PORTS).observations) == 8
+
+
+def test_content_that_looks_like_a_prefix_stays() -> None:
+    links = "".join(f"link mlx5_{n}/1 state ACTIVE physical_state LINK_UP netdev ens{n}np0 \n" for n in range(8))
+    priorities = "".join(f"     rx_prio{n}_bytes: 0\n" for n in range(8))
+    metrics = "".join(f'nccl_bytes_total{{rank="{n}"}} {n}\n' for n in range(8)) + "# EOF\n"
+    json_lines = '{\n "0": {"a": 1},\n' + "".join(f' "{n}": {{"a": 1}},\n' for n in range(1, 8)) + ' "x": {}\n}\n'
+    for text in (links, priorities, metrics, json_lines):
+        assert cleaned(text) == text
+    counters = "rx_packets: 12\ntx_packets: 13\nrx_errors: 0\n"  # no host speaks once only
+    yaml = "optcc: 1\nservers:\n  - name: a\n    gpus: 2\n"
+    for text in (counters, yaml, TEXTS["ras"], TEXTS["json"], texts.calibration()):
+        assert cleaned(text) == text
+
+
+def test_json_in_a_text() -> None:
+    text = 'banner {\n[root@n01 ~]# cat\n{"a": 1}\n [2, 3]\n{"cut": \n'
+    assert json_values(text) == [(3, {"a": 1}), (4, [2, 3])]
+
+
+def test_several_tests_as_json_in_one_file(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(TEXTS["json"] + "done\n" + TEXTS["json"].replace("all_reduce_perf", "alltoall_perf"))
+    assert [o.kind for o in gather([str(path)], PORTS).observations] == ["all_reduce"] * 2 + ["alltoall"] * 2
+
+
+def test_json_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.json"
+    path.write_text(TEXTS["json"][:-20])
+    with pytest.raises(InputError, match="not JSON"):
+        gather([str(path)], PORTS)

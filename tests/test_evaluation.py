@@ -1,28 +1,114 @@
-"""The page of the evaluation: whole, says what it must, also what misses the target; the page in docs is up to date."""
+"""The evaluation: a tiny grid and results for it; what the page must say; cells, and the model of training."""
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from fractions import Fraction
+from math import exp
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
+import optcc
 from optcc.cli import main
+from optcc.errors import InputError, OptccError
 from optcc.study import page
-from optcc.study.cells import SweepCell, SweepResult
-from optcc.study.evaluation import FAULT_FREE, OPTCC, Case, EvaluationGrid, bundled
-from optcc.study.journal import Journal
-from optcc.study.page import AS_MEASURED
+from optcc.study.cells import SweepCell, SweepJob, SweepResult, fingerprint, groups
+from optcc.study.evaluation import (
+    ALPHA,
+    FAULT_FREE,
+    OPTCC,
+    PER_CHUNK,
+    SCHEMES,
+    Case,
+    EvaluationGrid,
+    Fleet,
+    bundled,
+    case_of,
+    read_parts,
+)
+from optcc.study.failures import MonteCarlo
+from optcc.study.journal import Journal, journal_path
+from optcc.study.page import AS_MEASURED, percent, stragglers
 from optcc.study.runner import compute
-from optcc.study.training import TrainingJob
-from tests.studied import MIB, RAILS, TINY, outcomes, result, rig_jobs
-from tests.test_evaluation_cells import run as run_job
+from optcc.study.training import WEEK_S, TrainingJob
+from optcc.values.cluster import Cluster
+
+# A tiny grid of the evaluation, and results for it that nobody had to simulate.
+
+
+MIB = 2**20
+FOUR = "'uniform:servers=4,nics=8,rate=400Gb/s'"
+ALL = "algorithms: [optcc, optcc-published, r2cc, balance, hot-repair]"
+TEXT = f"""\
+stragglers:
+  where: [{{topologies: [{FOUR}], failures: [{{count: [1, 4]}}], per_chunk: [0us, 1us]}}]
+  what: [{{sizes: 256MiB, {ALL}}}, {{sizes: 64MiB, algorithms: optcc}}]
+rig:
+  where:
+    - topologies: ['uniform:servers=5,nics=1,rate=23.5Gb/s']
+      failures: [{{nics: server0/nic0=1/2}}]
+      per_chunk: [0us, 1us]
+  what:
+    - {{sizes: 256MiB, algorithms: [balance, optcc-published, optcc]}}
+    - {{sizes: 256MiB, algorithms: optcc-published, segments: 256}}
+several:
+  where:
+    - topologies: [{FOUR}]
+      failures: [{{nics: server0/nic0}}, {{nics: 'server[0-1]/nic0'}}, {{nics: ['server0/nic[0-1]', server1/nic1]}}]
+  what: [{{sizes: [64MiB, 256MiB], algorithms: optcc}}, {{sizes: 256MiB, {ALL.replace("optcc, ", "", 1)}}}]
+messages:
+  where: [{{topologies: [{FOUR}], failures: [{{count: 4}}]}}]
+  what: [{{sizes: [1MiB, 256MiB], {ALL}}}]
+fabrics:
+  where:
+    - topologies: ['uniform:servers=3,nics=2,rate=400Gb/s,fabric=rails,spine=2']
+      failures: [{{nics: server1/nic0}}]
+  what: [{{sizes: 256MiB, algorithms: optcc, baselines: usual}}]
+stars:
+  where: [{{topologies: ['uniform:servers=4,nics=1,rate=400Gb/s'], failures: [{{nics: server0/nic0=1/2}}]}}]
+  what: [{{sizes: 64MiB, algorithms: optcc, segments: 128, alpha: 0us, per_chunk: 0us, receivers: stripes}}]
+planning: [{{servers: 2, gpus: false, nbytes: {MIB}}}]
+fleets: [{{gpus: 32, servers: 4}}]
+"""
+TINY = read_parts(TEXT.encode(), "tiny.yaml")
+(RAILS,) = TINY.parts["fabrics"]
+
+
+def result(time_s: float, bound_s: float = 1.2, with_costs_s: float = 1.15) -> SweepResult:
+    """Of a job whose bound without failures is a second."""
+    return SweepResult(bound_s, 1.0, bound_s - 1, time_s, "a family", 8, with_costs_s=with_costs_s, fluid_s=bound_s)
+
+
+def outcomes(planted: Case | SweepCell | None = None, above: float = 0.011) -> dict[Any, Any]:
+    """TINY's results where every plan of ours is 0.9 points above the unavoidable and rivals are far off; `planted` is
+    `above` instead."""
+    found: dict[Any, Any] = {}
+    for case in (*TINY.stragglers, *TINY.several, *TINY.messages):
+        found[case.of(FAULT_FREE)] = result(1.0)
+        found[case] = result(1.2 + above if case == planted else 1.209 if case.scheme == OPTCC else 3.0)
+    found[RAILS.job.key] = result(1.2 + (above if planted is RAILS else 0.009))
+    found[RAILS.job.reference.key] = result(1.0)  # type: ignore[union-attr]
+    for cell in TINY.parts["rig"]:
+        found[cell.job.key] = result(1.28 if cell.job.segments else 2.0, 1.25, 1.25)
+        found[cell.job.reference.key] = result(1.0, 1.25, 1.25)  # type: ignore[union-attr]
+    return found
+
+
+def rig_jobs() -> list[str]:
+    """Keys of what was measured on the rig, by the cost of a chunk."""
+    measured = [cell.job for cell in TINY.parts["rig"] if cell.job.segments]
+    assert AS_MEASURED.startswith("optcc-published, k = 256")
+    return [job.key for job in measured]
+
+
+# The page of the evaluation: whole, says what it must, also what misses the target; the page in docs is up to date.
 
 
 @pytest.fixture(scope="module")
@@ -339,7 +425,7 @@ def test_a_cell_that_meets_the_target_is_not_marked() -> None:
 
 
 def test_two_servers_with_half_their_nics_are_beyond_on_the_real_ring() -> None:
-    ring, two, one = (run_job(8, dead, 256 * MIB, "balance") for dead in ((), (4, 4), (4,)))
+    ring, two, one = (run(8, dead, 256 * MIB, "balance") for dead in ((), (4, 4), (4,)))
     beyond = [
         ring.time_s * (1 + (found.unavoidable_overhead or 0) + page.TARGET) < (found.with_costs_s or 0)
         for found in (two, one)
@@ -381,8 +467,266 @@ def test_the_page_in_docs_says_first_what_the_next_one_will() -> None:
 @pytest.mark.parametrize("dead", [(4, 4), (3, 3)], ids=str)
 def test_the_page_in_docs_is_what_the_code_gives(dead: tuple[int, ...]) -> None:
     cell = Case(8, dead, 256 * MIB, OPTCC)
-    both = {cell: run_job(8, dead, cell.nbytes, OPTCC), cell.of(FAULT_FREE): run_job(8, (), cell.nbytes, "ring")}
+    both = {cell: run(8, dead, cell.nbytes, OPTCC), cell.of(FAULT_FREE): run(8, (), cell.nbytes, "ring")}
     found = 100 * page.above(cell, both)
     another = replace(cell, dead=(1,) * 4)
     assert found == pytest.approx(stated(cell), abs=0.1)
     assert found != pytest.approx(stated(another), abs=0.1)
+
+
+# Cells of the evaluation, and the grids that they make; an evaluation that is interrupted goes on where it was.
+
+
+def run(servers: int, dead: tuple[int, ...], nbytes: int, scheme: str, **costs: Fraction) -> SweepResult:
+    """What a job of the evaluation gives."""
+    cluster = Cluster.uniform(servers=servers, nics=8, rate=50 * 10**9)
+    failures = tuple(f"server{s}/nic{nic}=0" for s, count in enumerate(dead) for nic in range(count))
+    job = SweepJob(fingerprint(cluster), failures, nbytes, ALPHA, PER_CHUNK, None, scheme, "packets", best=True)
+    (found,) = compute(cluster, (replace(job, **costs),))  # type: ignore[arg-type]
+    return found
+
+
+def test_a_scheme_that_does_not_apply_has_no_time() -> None:
+    found = run(4, (1, 1), MIB, "r2cc")
+    assert math.isnan(found.time_s)
+    assert "one degraded server" in (found.error or "")
+    assert percent(found.time_s) == "-"
+    assert found.bound_s
+
+
+def test_cases_are_what_failures_say() -> None:
+    cell = next(c for c in TINY.parts["several"] if len(c.job.failures) == 3)
+    assert cell.job.failures == ("server0/nic0=0", "server0/nic1=0", "server1/nic1=0")
+    assert case_of(cell) == Case(4, (2, 1), 64 * MIB, OPTCC, staggered=True)
+    half = replace(cell, job=replace(cell.job, failures=("server0/nic0=1/2", "server1/nic0=1/2")))
+    assert case_of(half) == Case(4, (1, 1), 64 * MIB, OPTCC, left=Fraction(1, 2))
+    for failures in ((), ("server1/nic0=0",)):
+        with pytest.raises(InputError, match="not a case of the page"):
+            case_of(replace(cell, job=replace(cell.job, failures=failures)))
+    assert case_of(half).of(FAULT_FREE) == Case(4, (), 64 * MIB, FAULT_FREE)
+
+
+@pytest.mark.long
+def test_a_job_has_its_own_costs() -> None:
+    none = Fraction(0)
+    free, latency, both = (
+        run(4, (4,), 64 * MIB, "r2cc", **costs)
+        for costs in ({"alpha_s": none, "per_chunk_s": none}, {"per_chunk_s": none}, {})
+    )
+    assert free.time_s < latency.time_s < both.time_s
+    assert free.with_costs_s == free.bound_s
+    assert free.with_costs_s < latency.with_costs_s < both.with_costs_s  # type: ignore[operator]
+    assert all(each.over_bound > 1 and each.way in ("channels", "stripes") for each in (free, latency, both))
+    ring = run(4, (), 64 * MIB, "ring")
+    assert ring.bound_s == ring.fault_free_s
+    assert ring.time_s == run(4, (), 64 * MIB, "balance").time_s > ring.bound_s  # type: ignore[operator]
+
+
+def test_the_bound_with_costs_is_that_of_its_job() -> None:
+    cluster = Cluster.uniform(servers=4, nics=8, rate=50 * 10**9)
+    for nic in range(4):
+        cluster = cluster.degrade(f"server0/nic{nic}")
+    least = optcc.lower_bound_with_costs(cluster, 64 * MIB, alpha=ALPHA, per_chunk=PER_CHUNK)
+    found = run(4, (4,), 64 * MIB, "balance")
+    assert found.with_costs_s == float(least.seconds) > float(least.bound.seconds) == found.bound_s
+
+
+def test_what_takes_longest_begins_first() -> None:
+    found = groups(TINY.cells, {})
+    of: dict[SweepJob, SweepCell] = {job: cell for cell in TINY.cells for job in cell.jobs}
+    weights = [max(of[job].weight(job) for job in jobs) for jobs in found]
+    assert weights == sorted(weights, reverse=True)
+    assert len(set(weights)) > 3
+    assert sum(map(len, found)) + len(TINY.planning) == TINY.work
+
+
+def test_grids_hold_what_the_tables_need() -> None:
+    full, quick = bundled("full.yaml"), bundled("quick.yaml")
+    for grid in (full, quick, TINY):
+        cases = {*grid.stragglers, *grid.several, *grid.messages}
+        assert {c.scheme for c in grid.stragglers} == set(SCHEMES)
+        assert grid.size in grid.sizes
+        assert PER_CHUNK in grid.per_chunks
+        for case in grid.stragglers:
+            assert case.per_chunk == PER_CHUNK or case.servers <= grid.most_servers
+        assert {(p, d, o) for p, d in stragglers(grid) for o in grid.per_chunks} <= {
+            (c.servers, *c.dead, c.per_chunk) for c in grid.stragglers
+        }
+        for fleet in grid.fleets:
+            for scheme in (OPTCC, "balance"):
+                chain = grid.chain(fleet.servers, scheme)
+                assert [len(case.dead) for case in chain] == list(range(1, len(chain) + 1))
+                assert chain
+                assert cases.issuperset(chain)
+    several = {(c.servers, c.dead, c.staggered) for c in full.failures}
+    assert several >= {(p, dead, False) for p in (8, 16, 32) for dead in ((4, 4), (4, 2, 1))}
+    assert several >= {(16, (1,) * 4, True), (32, (1,) * 8, False)}
+    assert {cell.servers for cell in full.parts["stars"]} == {4, 8, 16, 32, 64}
+    assert max(full.servers) * 8 == 1024
+    assert [float(o) for o in full.per_chunks] == [float(o) for o in quick.per_chunks] == [0, 1e-7, 5e-7, 1e-6]
+
+
+def test_a_plan_that_is_missing_ends_the_evaluation() -> None:
+    found = {job.key: SweepResult(1.0) for cell in TINY.cells for job in cell.jobs}
+    assert len(TINY.results(found)) > len(found)
+    own = TINY.parts["several"][0].job
+    with pytest.raises(OptccError, match=r"servers=4.*server0/nic0=0: no plan"):
+        TINY.results(found | {own.key: SweepResult(1.0, error="no plan")})
+
+
+def reproduce(output: Path) -> Result:
+    return CliRunner().invoke(main, ["reproduce", "--quick", "--jobs", "1", "-o", str(output), "--json"])
+
+
+def test_the_command_says_what_is_kept_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate(*_: object, journal: Journal[SweepResult], **__: object) -> page.Evaluation:
+        if journal.results:
+            return page.Evaluation("all of it", {}, 0, 1)
+        journal.add({"a job": SweepResult(1.0), "another one": SweepResult(2.0)})
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(page, "evaluate", evaluate)
+    output = tmp_path / "page.md"
+    stopped = reproduce(output)
+    assert stopped.exit_code == 130
+    assert f" results are kept in {journal_path(output)}. Give the same command again" in stopped.stderr
+    assert "interrupted; 2 of " in stopped.stderr
+    assert not output.exists()
+    again = reproduce(output)
+    assert "going on: 2 results" in again.stderr
+    assert json.loads(again.stdout)["cells"] == 1
+    assert output.read_text(encoding="utf-8") == "all of it"
+    assert not journal_path(output).exists()
+
+
+def test_what_is_kept_is_not_computed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[int, int]] = []
+    monkeypatch.setattr(page, "page", lambda *args: args[3])
+    with Journal(tmp_path / "page.md", "evaluation", SweepResult) as journal:
+        journal.add({job.key: SweepResult(1.0) for cell in TINY.cells for job in cell.jobs})
+        made: Any = page.evaluate(
+            replace(TINY, planning=()), TrainingJob(), jobs=1, command="x", journal=journal,
+            progress=lambda done, total: told.append((done, total)),
+        )  # fmt: skip
+    assert not told
+    assert made.keys() >= outcomes().keys()
+
+
+def test_results_of_other_code_are_refused_and_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    output = tmp_path / "page.md"
+    with Journal(output, "evaluation", SweepResult, code=page.code()) as kept:
+        kept.add({"a job": SweepResult(1.0)})
+    before = journal_path(output).read_bytes()
+    monkeypatch.setattr(page, "code", lambda: "of another version")
+    refused = reproduce(output)
+    assert refused.exit_code == 2
+    assert "begun by another version" in refused.stderr
+    assert str(journal_path(output)) in refused.stderr
+    assert journal_path(output).read_bytes() == before
+
+
+def test_code_is_the_sources_and_the_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = page.code()
+    assert first == page.code()
+    with monkeypatch.context() as patch:
+        patch.setattr(page, "package_version", lambda _: "0")
+        assert page.code() != first
+    package = tmp_path / "optcc"
+    package.mkdir()
+    (package / "__init__.py").write_text("a = 1\n", encoding="utf-8")
+    monkeypatch.setattr(page.optcc, "__file__", str(package / "__init__.py"))
+    second = page.code()
+    (package / "__init__.py").write_text("a = 2\n", encoding="utf-8")
+    assert len({first, second, page.code()}) == 3
+
+
+def test_what_another_command_keeps_is_not_read(tmp_path: Path) -> None:
+    with Journal(tmp_path / "x", "sweep", SweepResult) as journal:
+        journal.add({"a": SweepResult(1.0)})
+    with pytest.raises(InputError, match="not a journal"):
+        Journal(tmp_path / "x", "evaluation", SweepResult)
+
+
+# The evaluation's model of training: what failures, repairs and slower steps cost a job.
+
+
+def down_share(job: TrainingJob, seed: int, weeks: int) -> list[float]:
+    """Share of time with k = 0, 1, 2, ... NICs down, by drawing failures."""
+    rng = np.random.default_rng(seed)
+    span = weeks * WEEK_S
+    begin = rng.uniform(-20 * job.repair_s, span, rng.poisson((span + 20 * job.repair_s) / job.nic_mttf_s))
+    end = begin + rng.exponential(job.repair_s, len(begin))
+    at = rng.uniform(0, span, 4000)
+    down = ((begin[:, None] <= at) & (at < end[:, None])).sum(0)
+    return [float((down == k).mean()) for k in range(int(down.max()) + 1)]
+
+
+def test_training_model_agrees_with_drawn_failures() -> None:
+    # Three NICs down at a time on average, so that many numbers of them matter.
+    job, overheads = TrainingJob(nic_share=1.0), [0.05 * k for k in range(1, 9)]
+
+    def lost(shares: list[float]) -> float:
+        slower = [0.0, *(job.exposed * overheads[min(k, 8) - 1] for k in range(1, len(shares)))]
+        return sum(share * x / (1 + x) for share, x in zip(shares, slower, strict=True))
+
+    drawn = lost(down_share(job, 7, 40))
+    assert job.lost_by_slowdown(overheads) == pytest.approx(drawn, rel=0.05)
+    twice = replace(job, repair_s=2 * job.repair_s)  # the comparison can fail
+    assert twice.lost_by_slowdown(overheads) != pytest.approx(drawn, rel=0.05)
+
+
+def test_training_limits() -> None:
+    assert TrainingJob().lost_by_slowdown([0.0] * 8) == 0
+    rare = TrainingJob(mttf_s=1e9, nic_share=1.0, repair_s=1e3, exposed=1.0)
+    assert rare.lost_by_slowdown([1.0]) == pytest.approx((1 - exp(-1e-6)) / 2)
+    assert TrainingJob(nic_share=1.0).lost_by_restarts() == pytest.approx(68 / (68 + 162))
+    often = TrainingJob(
+        nic_share=1.0, failover_s=162 * 60
+    )  # a failover after every failure, as long as there is between them
+    assert often.lost_by_going_on([0.0] * 8) == pytest.approx(1 / 2)
+    slower = often.lost_by_slowdown([0.5] * 8)
+    assert often.lost_by_going_on([0.5] * 8) == pytest.approx(1 / 2 + slower / 2) != 1 / 2
+    assert replace(often, failover_s=0).lost_by_going_on([0.5] * 8) == pytest.approx(slower)
+    assert TrainingJob(step_s=6.0).per_step_s(0.25) == pytest.approx(2)  # 8 s a step are 6 s and a quarter lost
+
+
+def test_failures_go_with_gpus_and_the_share_of_nics() -> None:
+    whole = TrainingJob()
+    assert whole.nic_mttf_s == pytest.approx(2.7 * 3600 * 419 / 42)
+    assert replace(whole, gpus=1024).failures == pytest.approx(whole.failures / 16)
+    assert replace(whole, gpus=1024).down == pytest.approx(8 / (16 * 2.7 * 419 / 42))
+    # The Monte Carlo of sweeps says the same of the same job.
+    cluster = Cluster.uniform(servers=128, nics=8, rate=10**9)
+    model = MonteCarlo(1, Fraction(9720), Fraction(8 * 3600), Fraction(42, 419), 16384)
+    assert float(model.expected(cluster)) == pytest.approx(replace(whole, gpus=1024).down, rel=1e-3)
+
+
+def test_training_rows_are_of_the_whole_week() -> None:
+    job = TrainingJob(mttf_gpus=32, nic_share=1.0)
+    rows = [line.split(" | ") for line in page.training_table(TINY, outcomes(), job)[2:-1]]
+    assert len(rows) == 4
+    restart = [row for row in rows if "restart" in row[4]]
+    assert restart[0][5] == f"{100 * 68 / (68 + 162):.4f} %"
+    assert restart[0][7] == f"{6000 * 68 / 162:.3f} ms"
+    ours, bound = (row for row in rows if "optcc" in row[4] or "bound" in row[4])
+    assert ours[8].startswith(f"{6000 * 0.2 * 0.209:.3f} ms")  # 20 % of 6 s, at 20.9 %
+    assert bound[8].startswith(f"{6000 * 0.2 * 0.2:.3f} ms")
+
+    def lost(failover_s: float) -> list[float]:
+        lines = page.training_table(TINY, outcomes(), replace(job, failover_s=failover_s))[2:-1]
+        return [float(line.split(" | ")[5].rstrip(" %")) for line in lines]
+
+    more = [b - a for a, b in zip(lost(0), lost(60), strict=True)]
+    assert [gain > 0.1 for gain in more] == [False, True, True, False]  # going on costs it; restarts and bounds do not
+    assert more[0] == more[3] == 0
+
+
+def test_the_slowest_of_several_allreduces_sets_the_pace() -> None:
+    results = outcomes()
+    two = TINY.chain(4, OPTCC)[1]
+    results[two] = result(1.0)  # two dead NICs cost nothing, one of them 20.9 %
+    job = TrainingJob(mttf_gpus=32, nic_share=1.0)
+    grids = [replace(TINY, fleets=(Fleet(gpus, 4),)) for gpus in (32, 33)]
+    tables_of = [page.training_table(grid, results, job) for grid in grids]
+    alone, group = (next(row for row in rows if "with optcc" in row).split(" | ") for rows in tables_of)
+    assert float(group[5].rstrip(" %")) > 1.5 * float(alone[5].rstrip(" %"))

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 from unittest import mock
 
@@ -17,6 +18,7 @@ import optcc
 from optcc.runtime import RankFailedError
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Collective, Session
+from optcc.runtime.evidence.probing import left_of
 from optcc.runtime.flows import flows
 from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Note, Strike
@@ -272,3 +274,17 @@ def test_row08_a_paused_process_is_healthy(session: Session) -> None:
     assert all(done.exact)
     assert done.seconds > 2 * Timeouts.progress
     assert moved(done) == []
+
+
+@pytest.mark.long
+def test_row15_a_slow_nic_is_planned_for_and_not_left() -> None:
+    with Session(job(rate=20_000_000)) as ranks:
+        done = ranks.run("it", [Strike("slow", "server1/nic0", 0.3, 0.25)])
+        struck(done, "server1/nic0")
+        assert all(done.exact)
+        assert moved(done) == []
+        ports = job(rate=20_000_000).schedules["it"].ports
+        left = left_of(ports, ranks.probe(ports))
+    measured = {name: float(part) for name, part in left.items() if part < Fraction(4, 5)}
+    assert set(measured) == {"server1/nic0"}
+    assert 0.1 < measured["server1/nic0"] < 0.3, "a quarter, or less on a busy machine"

@@ -23,8 +23,8 @@ from optcc.runtime.wires.contract import Arrived
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
 from tests import flow_storms
-from tests.flow_runs import Watched, one_way
 from tests.flow_storms import Storm, fault_free, schedules
+from tests.test_flows import Watched, one_way
 from tests.test_wires import LocalJob, count, header, until
 
 NICS, AT, FACTOR = 4, 0.2, 0.25

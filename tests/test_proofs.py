@@ -53,7 +53,7 @@ def test_the_code_names_only_ids_of_the_ledger() -> None:
         ("search/tree_pairs.py", "search/tree_pair.py", "tree-pairs: no script search/tree_pair.py"),
         ("::test_shares_reach_the_bound", "::test_shares", "nested-rings: no test tests/test_bounds.py::test_shares"),
         ("::test_shares_reach_the_bound", "", "nested-rings: no test tests/test_bounds.py"),
-        ("tests/test_splits.py::", "tests/test_split.py::", "nested-rings: no file tests/test_split.py"),
+        ("tests/test_segments.py::", "tests/test_split.py::", "nested-rings: no file tests/test_split.py"),
         ("checked for", "verified for", "tree-pairs: unknown status verified for `P <= 6`"),
         ("| conjectured |", "| sure |", "k-segments-optcc: unknown status sure"),
         (

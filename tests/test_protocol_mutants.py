@@ -9,11 +9,10 @@ import pytest
 
 from optcc.runtime.protocol import ProtocolError, Sender
 from optcc.runtime.protocol.table import Machine
-from tests import protocol_ground
-from tests.protocol_ground import InvariantError
+from tests import protocol_net
 from tests.protocol_interleavings import interleavings
 from tests.protocol_mutants import FAILBACK_MUTANTS, MUTANTS
-from tests.protocol_net import Net, run
+from tests.protocol_net import InvariantError, Net, run
 
 KEPT = {f"I{n}" for n in range(1, 6)}
 """By wires that are found again: that is I13."""
@@ -40,7 +39,7 @@ def test_a_planted_bug_breaks_its_invariant(mutant: type[Machine]) -> None:
 class KeepsTheOldLife(Net):
     """Wires that are made anew and still carry what was under way in their former life."""
 
-    def _remake(self, path: protocol_ground.Path) -> None:
+    def _remake(self, path: protocol_net.Path) -> None:
         life, under_way = path.life, path.blocked
         super()._remake(path)
         if path.life != life:
@@ -87,7 +86,7 @@ class AnswersBeforeItLooks(Net):
     """A transport that reads messages before it looks at its wires."""
 
     def _deliver_letter(self, flow: Any, side: int, envelope: list[Any]) -> None:
-        self._process(side, self._open, flow, side, envelope, turn=protocol_ground.REST)
+        self._process(side, self._open, flow, side, envelope, turn=protocol_net.REST)
 
 
 def test_letters_must_be_read_after_a_look_at_the_wires() -> None:
@@ -96,7 +95,7 @@ def test_letters_must_be_read_after_a_look_at_the_wires() -> None:
 
 
 def test_without_a_receive_for_an_echo_a_credit_would_be_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol_ground, "ECHOES", 0)
+    monkeypatch.setattr(protocol_net, "ECHOES", 0)
     with pytest.raises(AssertionError, match="I18"):
         interleavings(range(2000))
 

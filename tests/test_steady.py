@@ -38,8 +38,7 @@ from optcc.runtime.protocol.events import (
 )
 from optcc.runtime.protocol.table import Commands, Machine
 from optcc.runtime.wires.contract import Cause
-from tests.protocol_net import run
-from tests.protocol_states import state_of
+from tests.protocol_net import run, state_of
 
 WIRES = (7, 8, 9)
 

@@ -15,7 +15,7 @@ from optcc.simulation.simulator import Receivers
 from optcc.study import runner
 from optcc.study.cells import COLUMNS, SweepJob
 from optcc.study.failures import Counted
-from tests.sweeping import SMALL, counting, rows_of, swept
+from tests.test_sweep import SMALL, counting, rows_of, swept
 
 
 @pytest.fixture
