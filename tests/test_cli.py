@@ -468,6 +468,6 @@ def test_planning_tells_what_it_tries() -> None:
     cluster = load_topology("uniform:servers=4,nics=2,rate=400Gb/s").cluster.degrade("server1/nic0")
     told: list[str] = []
     made = api.plan(cluster, "16MiB", alpha="5us", progress=told.append)
-    assert f"{made.recipe.family}, {made.recipe.segments} segment{'s' * (made.recipe.segments != 1)}" in told
+    assert f"{made.family}, {made.segments} segment{'s' * (made.segments != 1)}" in told
     assert len({step.partition(",")[0] for step in told}) > 1  # families: one that cannot be faster is not tried
     assert made == api.plan(cluster, "16MiB", alpha="5us")

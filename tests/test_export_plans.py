@@ -201,7 +201,7 @@ def test_where_no_number_of_segments_fits_none_is_advised(monkeypatch: pytest.Mo
 
 
 def test_segments_that_were_asked_for_are_kept_or_refused() -> None:
-    assert mscclpp.export(plan(4, 1, 8), segments=4).rounded.plan.recipe.segments == 4
+    assert mscclpp.export(plan(4, 1, 8), segments=4).rounded.plan.segments == 4
     few = refused(lambda: mscclpp.export(plan(4, 1, 8), segments=8, chunks=4))
     assert (few.where, "4 equal chunks" in str(few.expected)) == ("--segments", True)
 
