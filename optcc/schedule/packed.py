@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
-# Arcs of trees: from rank to rank, and as text, as plan files have them.
+# Arcs of trees: from rank to rank, and as text, as plan files tell them.
 
 
 class Arc(NamedTuple):

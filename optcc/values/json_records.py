@@ -449,14 +449,14 @@ class OneOf(Codec):
 
 
 MOST_MEMBERS = 128
-"""Of one JSON object, as in the reader in C, which looks for a name twice among them."""
+"""Of one JSON object."""
 MAX_DEPTH = 32
-"""Of arrays and objects in each other, as in the reader in C."""
+"""Of arrays and objects in each other."""
 MAX_BYTES = 64 * 2**20
-"""Of a plan file. With `MAX_PARTS` it bounds the memory that reading one takes: a number takes 36 bytes for 4 or more
+"""Of a text. With `MAX_PARTS` it bounds the memory that reading one takes: a number takes 36 bytes for 4 or more
 in the file, with its comma; an array or object takes up to 240, however short it is in the file."""
 MAX_PARTS = 2_000_000
-"""Arrays and objects in one plan file: a layout of 128 servers with 8 NICs, all to all, has half a million."""
+"""Arrays and objects in one text."""
 WIDE = 110
 
 
