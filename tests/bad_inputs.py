@@ -130,7 +130,7 @@ BAD_INPUTS = [
     bad("file-missing", _bound("{dir}/none.xml"), ["none.xml", "cannot be read", "No such file", "preset"]),
     bad("file-directory", _bound("{dir}"), ["no file", "one for each host"]),
     bad("file-too-large", BAD_YAML, ["bad.yaml", "too large", "2097152 bytes"], {"bad.yaml": " " * (2**21 + 1)}),
-    bad("file-is-a-plan", _bound("{dir}/a.plan"), ["a.plan", "not a topology", "optcc: 1"], _plan()),
+    bad("file-is-a-plan", _bound("{dir}/a.plan"), ["a.plan", "not a topology", "a plan, or another zip"], _plan()),
     # NCCL XML
     bad("xml-empty", BAD_XML, ["bad.xml:1", "not well-formed XML"], {"bad.xml": ""}),
     bad("xml-binary", BAD_XML, ["bad.xml:1", "not well-formed XML"], {"bad.xml": "\x00\x01<"}),
@@ -330,7 +330,7 @@ BAD_INPUTS = [
     bad("plan-not-json", VERIFY, ["a.plan", "not a plan of this version", "optcc plan"], _plan(b"{")),
     bad("plan-truncated", VERIFY, ["a.plan", "not a plan file", "copied whole?"], _plan(PLAN[:500])),
     bad("plan-deep", VERIFY, ["a.plan", "nested deeper than 32"], _plan(archive({HEADER: b"[" * 33 + b"]" * 33}))),
-    bad("plan-list", VERIFY, ["a.plan", "not a plan", "optcc plan"], _plan(archive({HEADER: b"[]"}))),
+    bad("plan-list", VERIFY, ["a.plan", "not an intact plan", "optcc plan"], _plan(archive({HEADER: b"[]"}))),
     bad("plan-version", VERIFY, ["a.plan", '"version": "2.x"', "'9.0'", "newer optcc"], _plan(version="9.0")),
     bad("plan-changed", VERIFY, ["a.plan", "changed", "optcc plan"], _plan(added=3)),
     bad("plan-field", VERIFY, ["a.plan", "intact"], _plan(cluster=None)),
