@@ -4,7 +4,7 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover-verbs docs docs-serve docs-commands docs-pictures rooms plan-schema lock clean
+.PHONY: help setup native programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover-verbs docs docs-serve docs-commands docs-pictures rooms lock clean
 
 help:
 	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 750 MB"
@@ -51,7 +51,6 @@ help:
 	@echo "make failover-verbs  the same over queue pairs in the lab, 200 cuts, table in docs/failover-verbs.md; goes on where it was stopped"
 	@echo "make docs            the site into out/site, any warning an error; make docs-serve shows it at http://localhost:8000"
 	@echo "make docs-commands   what the commands of tutorial and how-to pages print, into these pages"
-	@echo "make plan-schema     the schema of plan files, from the families' fields"
 	@echo "make rooms           who imports whom: the lines in each room's __init__, the picture of the house"
 	@echo "make docs-pictures   the pictures of the site's first page, from simulations, and of the dashboard"
 	@echo "make lock            resolve the dependencies anew into requirements.lock and requirements-dev.lock (needs uv)"
@@ -148,9 +147,6 @@ docs-commands: $(VENV)/ready-dev
 docs-pictures: $(VENV)/ready-dev
 	$(BIN)/python tools/docs_pictures.py
 	$(BIN)/python -m tools.dashboard_picture
-
-plan-schema: $(VENV)/ready-dev
-	$(BIN)/python tools/plan_schema.py
 
 rooms: $(VENV)/ready-dev
 	$(BIN)/python tools/rooms.py

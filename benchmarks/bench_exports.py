@@ -52,7 +52,7 @@ def mscclpp_cells(plan: Plan) -> str:
     chosen = mscclpp.export(plan)
     mscclpp_run.run(mscclpp_file.load(mscclpp_file.dump(chosen.program)))
     fullest = max(len(block.ops) for gpu in chosen.program.gpus for block in gpu.threadblocks)
-    depth, chunks = chosen.rounded.plan.recipe.segments, chosen.rounded.chunks
+    depth, chunks = chosen.rounded.plan.segments, chosen.rounded.chunks
     return f"{depth} | {chunks} | {chosen.threadblocks} | {fullest} | {over(chosen)}"
 
 

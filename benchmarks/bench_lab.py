@@ -228,9 +228,9 @@ def run(outcomes: Sequence[Outcome], share: Path, repeat: int, limit: int, compi
     share.mkdir(parents=True, exist_ok=True)
     job = []
     for i, outcome in enumerate(outcomes):
-        files = {name: f"plan-{i}-{name}.json" for name in outcome.plans}
+        files = {name: f"{i}-{name}.plan" for name in outcome.plans}
         for name, plan in outcome.plans.items():
-            (share / files[name]).write_text(plan.to_json(), encoding="utf-8")
+            (share / files[name]).write_bytes(plan.to_bytes())
         job.append({"rates": outcome.case.nic_rates, "plans": files, "repeat": repeat, "slot_bytes": SLOT_BYTES})
     (share / "job.json").write_text(json.dumps(job), encoding="utf-8")
     results = share / "job.out.json"

@@ -62,7 +62,7 @@ def main() -> int:
                 spread = pstdev(result.seconds) / median(result.seconds)
                 exact = "exact" if all(result.exact) else "WRONG"
                 ours = name == "optcc"
-                cells = [format_rate(rate), path, name, str(plan.recipe.segments) if ours else ""]
+                cells = [format_rate(rate), path, name, str(plan.segments) if ours else ""]
                 cells += [format_seconds(bound_s), format_seconds(result.median_s), f"{run.ratio(name):.4f}"]
                 cells += [f"{100 * spread:.2f} %", f"{simulated:.4f}" if ours else ""]
                 cells += [f"{floor_s / bound_s:.4f}" if ours else "", exact]

@@ -188,7 +188,7 @@ class Attack:
 
 SLOW = {"topology": "uniform:servers=24,nics=8,rate=400Gb/s,fabric=rails,nvlink=450GB/s", "ranks": "gpu"}
 """A plan that takes minutes."""
-LARGE = {"topology": "uniform:servers=256,nics=8,rate=400Gb/s", "lowered": "layout"}
+LARGE = {"topology": "uniform:servers=256,nics=8,rate=400Gb/s"}
 """A plan whose transfers take 2 GB and more."""
 ATTACK_S, REQUESTS = 15.0, 64
 
@@ -204,7 +204,7 @@ def attacks(where: str, pid: int) -> list[Attack]:
         each.close()
     left = probed("all of their callers have left", where, job, pid)
     greedy = begun(where, LARGE)
-    memory = probed("a plan of 256 servers, lowered", where, job, pid)
+    memory = probed("a plan of 256 servers", where, job, pid)
     greedy.close()
     return [quiet, busy, left, memory]
 

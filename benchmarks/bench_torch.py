@@ -162,9 +162,7 @@ def one_rank(options: argparse.Namespace) -> None:
             "apart": apart,
             "rates": state.rates,
             "levels": state.levels,
-            "plans": {
-                n: plan and f"{plan.recipe.family}, {plan.recipe.segments} segments" for n, plan in plans.items()
-            },
+            "plans": {n: plan and f"{plan.family}, {plan.segments} segments" for n, plan in plans.items()},
             "bytes": 4 * sum(p.numel() for p in models["native"].parameters()),
         }
         print(json.dumps(result), flush=True)

@@ -26,7 +26,7 @@ groups = {
     "How to": ["docs/howto-operator", "docs/howto-slow-job", "docs/howto-ccl-developer", "docs/howto-researcher",
                "docs/communicator", "docs/pytorch", "docs/howto-*",
                "docs/running", "docs/topologies", "docs/calibrate", "docs/monitoring", "docs/schedulers", "docs/sweeps",
-               "docs/exports", "docs/consume-from-cpp", "docs/planning-at-failure"],
+               "docs/exports", "docs/planning-at-failure"],
     "How it works": ["docs/bounds", "docs/certificates", "docs/schedules", "docs/baselines", "docs/plan-format",
                      "docs/simulator", "docs/failover", "docs/failover-protocol", "docs/hardware", "docs/verbs",
                      "docs/fabric", "docs/lab", "docs/native-engine", "docs/diagnose"],

@@ -1,7 +1,6 @@
-/* Prints what a plan says: cc -std=c99 -I"$(optcc schema --include)" walk_plan.c -o walk_plan; ./walk_plan plan.json [RANK]
+/* Prints what a plan says: cc -std=c99 -I"$(optcc schema --include)" walk_plan.c -o walk_plan; ./walk_plan FILE.plan [RANK]
  *
- * Of a plan with choices only, its cluster. With --lowered layout: ports, routes and NIC shares, rings in order, owners,
- * offsets. With --lowered transfers and a RANK: what that rank sends and receives, in order, by which NICs, and after what.
+ * Its ranks, ports, routes and NIC shares; of a RANK what it sends and receives, in order, by which NICs, and after what.
  *
  * SPDX-License-Identifier: Apache-2.0
  */
@@ -11,193 +10,117 @@
 
 #include "optcc_plan.h"
 
-static const char *const ORDERINGS[] = {"plain", "leaf-first", "via-leaf", "leaf-last"};
-
-static void put(optcc_text text) {
-  char name[4 * 520]; /* names of a port: SERVER/NIC, 255 characters of up to 4 bytes each */
-  optcc_copy(text, name, sizeof name);
+static void put(optcc_names names, int32_t i) {
+  char name[4096];
+  optcc_name(names, i, name, sizeof name);
   fputs(name, stdout);
 }
 
-static void show_head(const optcc_plan *plan) {
-  int32_t i, j;
-  printf("plan ");
-  put(plan->id);
-  printf(" format %d.%d family ", (int)plan->major, (int)plan->minor);
-  put(plan->family);
-  printf(" bytes %" PRId64 "\n", plan->nbytes);
-  for (i = 0; i < plan->servers; i++) {
-    optcc_server server = optcc_server_at(plan, i);
-    printf("server %d ", (int)i);
-    put(server.name);
-    printf(" gpus %d\n", (int)server.gpus);
-    for (j = 0; j < server.nics; j++) {
-      optcc_nic nic = optcc_nic_at(plan, &server, j);
-      printf("  nic ");
-      put(nic.name);
-      printf(" out ");
-      put(nic.out.text);
-      printf(" in ");
-      put(nic.in.text);
-      printf("\n");
-    }
-  }
-}
-
-static void show_routes(const optcc_plan *plan) {
-  int32_t i, j, k;
+static void show_tables(const optcc_plan *plan) {
+  int32_t i;
+  int64_t lane, link;
+  printf("plan %s format %d.%d bytes %" PRId64 " transfers %" PRId64 "\n", plan->id, (int)plan->major, (int)plan->minor,
+         plan->nbytes, plan->transfers);
   for (i = 0; i < plan->ranks; i++) {
-    optcc_rank rank = optcc_rank_at(plan, i);
     printf("rank %d ", (int)i);
-    put(rank.name);
-    printf(" server %d\n", (int)rank.server);
+    put(plan->rank_name, i);
+    printf(" server %d\n", (int)plan->rank_server[i]);
   }
   for (i = 0; i < plan->ports; i++) {
-    optcc_port port = optcc_port_at(plan, i);
     printf("port %d ", (int)i);
-    put(port.name);
-    printf(" rank %d rail %d nvlink %d\n", (int)port.rank, (int)port.rail, port.nvlink);
+    put(plan->port_name, i);
+    printf(" rank %d rail %d nvlink %d out %.0f in %.0f\n", (int)plan->port_rank[i], (int)plan->port_rail[i],
+           plan->port_nvlink[i], plan->port_out[i], plan->port_in[i]);
+  }
+  for (i = 0; i < plan->links; i++) {
+    printf("link %d ", (int)i);
+    put(plan->link_name, i);
+    printf(" rate %.0f\n", plan->link_rate[i]);
   }
   for (i = 0; i < plan->routes; i++) {
-    optcc_route route = optcc_route_at(plan, i);
-    printf("route %d from %d to %d\n", (int)i, (int)route.src, (int)route.dst);
-    for (j = 0; j < route.lanes; j++) {
-      optcc_lane lane = optcc_lane_at(plan, &route, j);
-      printf("  lane port %d to port %d share ", (int)lane.out, (int)lane.into);
-      put(lane.share.text);
-      for (k = 0; k < lane.links; k++) printf(" over %d", (int)optcc_lane_link(plan, &lane, k));
+    printf("route %d from %d to %d\n", (int)i, (int)plan->route_src[i], (int)plan->route_dst[i]);
+    for (lane = plan->lane_ptr[i]; lane < plan->lane_ptr[i + 1]; lane++) {
+      printf("  lane port %d to port %d share ", (int)plan->lane_out[lane], (int)plan->lane_into[lane]);
+      put(plan->lane_share, (int32_t)lane);
+      for (link = plan->lane_link_ptr[lane]; link < plan->lane_link_ptr[lane + 1]; link++)
+        printf(" over %d", (int)plan->lane_link[link]);
       printf("\n");
-    }
-  }
-}
-
-static void show_channels(const optcc_plan *plan) {
-  int32_t c, i, s;
-  int64_t begin, end;
-  for (c = 0; c < plan->channels; c++) {
-    optcc_channel channel = optcc_channel_at(plan, c);
-    if (channel.kind == OPTCC_TREE) {
-      printf("channel %d tree root %d up", (int)c, (int)channel.root);
-      for (i = 0; i < channel.arcs; i++) printf(" %d", (int)optcc_up(plan, &channel, i));
-      printf(" down");
-      for (i = 0; i < channel.arcs; i++) printf(" %d", (int)optcc_down(plan, &channel, i));
-    } else {
-      printf("channel %d ring", (int)c);
-      for (i = 0; i < channel.members; i++) printf(" %d", (int)optcc_member(plan, &channel, i));
-      printf(" leaves");
-      for (i = 0; i < channel.leaves; i++) printf(" %d", (int)optcc_leaf(plan, &channel, i));
-    }
-    printf("\n");
-    for (i = 0; i < channel.segments; i++) {
-      optcc_segment segment = optcc_segment_at(plan, &channel, i);
-      printf("  segment %d", (int)segment.segment);
-      if (channel.kind == OPTCC_RING) printf(" %s", ORDERINGS[segment.ordering]);
-      printf("\n");
-      for (s = 0; s < channel.sections; s++) {
-        if (!optcc_section(plan, &segment, s, &begin, &end) || begin == end) continue;
-        printf("    section %d bytes %" PRId64 " to %" PRId64 " owner %d", (int)s, begin, end,
-               (int)optcc_owner(plan, &channel, s));
-        if (channel.leaves) printf(" via %d", (int)optcc_via(plan, &channel, s));
-        printf("\n");
-      }
     }
   }
 }
 
 static void show_rank(const optcc_plan *plan, int32_t rank) {
-  int64_t row, k, begin, end;
-  int32_t j;
+  int64_t row, dep, lane;
   for (row = optcc_next_of_rank(plan, rank, 0); row < plan->transfers; row = optcc_next_of_rank(plan, rank, row + 1)) {
-    optcc_transfer move = optcc_transfer_at(plan, row);
-    optcc_route route = optcc_route_at(plan, move.route);
-    if (move.src == rank) printf("%" PRId64 " send to %d", row, (int)move.dst);
-    else printf("%" PRId64 " receive from %d", row, (int)move.src);
-    printf(" %s bytes %" PRId64 " to %" PRId64 " stage %d segment %d", move.reduce ? "add" : "copy", move.offset,
-           move.offset + move.length, move.stage, (int)move.segment);
-    for (k = 0; move.src == rank && k < move.deps; k++) printf(" after %" PRId64, optcc_dep(plan, &move, k));
+    int32_t route = plan->route[row];
+    const int64_t *cut = plan->cut + plan->cut_at[row];
+    if (plan->route_src[route] == rank) printf("%" PRId64 " send to %d", row, (int)plan->route_dst[route]);
+    else printf("%" PRId64 " receive from %d", row, (int)plan->route_src[route]);
+    printf(" %s bytes %" PRId64 " to %" PRId64 " stage %d segment %d", plan->reduce[row] ? "add" : "copy",
+           plan->offset[row], plan->offset[row] + plan->length[row], plan->stage[row], (int)plan->segment[row]);
+    for (dep = plan->dep_ptr[row]; plan->route_src[route] == rank && dep < plan->dep_ptr[row + 1]; dep++)
+      printf(" after %d", (int)plan->dep_idx[dep]);
     printf("\n");
-    for (j = 0; j < route.lanes; j++) {
-      optcc_lane lane = optcc_lane_at(plan, &route, j);
-      if (optcc_split(plan, &route, move.length, j, &begin, &end) && begin < end)
-        printf("  port %d to port %d bytes %" PRId64 " to %" PRId64 "\n", (int)lane.out, (int)lane.into,
-               move.offset + begin, move.offset + end);
-    }
+    for (lane = plan->lane_ptr[route]; lane < plan->lane_ptr[route + 1]; lane++, cut++)
+      if (cut[0] < cut[1])
+        printf("  port %d to port %d bytes %" PRId64 " to %" PRId64 "\n", (int)plan->lane_out[lane],
+               (int)plan->lane_into[lane], plan->offset[row] + cut[0], plan->offset[row] + cut[1]);
   }
 }
 
-static char *read_all(const char *path, size_t *length) {
+static void *read_all(const char *path, size_t *length) {
   FILE *file = fopen(path, "rb");
-  char *text = NULL, *more;
+  char *data = NULL, *more;
   size_t room = 0, got;
   *length = 0;
   if (!file) return NULL;
   do {
-    more = (char *)realloc(text, room += 65536);
+    more = (char *)realloc(data, room += 65536);
     if (!more) break;
-    text = more;
-    got = fread(text + *length, 1, room - *length, file);
+    data = more;
+    got = fread(data + *length, 1, room - *length, file);
     *length += got;
   } while (*length == room);
   if (!more || ferror(file)) {
-    free(text);
-    text = NULL;
+    free(data);
+    data = NULL;
   }
   fclose(file);
-  return text;
-}
-
-/* The rank that `text` names, or -1 with a complaint. */
-static int32_t rank_of(const optcc_plan *plan, const char *text) {
-  char *end;
-  long rank = strtol(text, &end, 10);
-  if (plan->depth < OPTCC_TRANSFERS) {
-    fprintf(stderr, "walk_plan: a RANK is shown of a plan made with --lowered transfers\n");
-    return -1;
-  }
-  if (end == text || *end || rank < 0 || rank >= plan->ranks) {
-    fprintf(stderr, "walk_plan: RANK is a number from 0 to %d, not %s\n", (int)plan->ranks - 1, text);
-    return -1;
-  }
-  return (int32_t)rank;
+  return data;
 }
 
 int main(int argc, char **argv) {
-  size_t length, room;
-  int32_t rank = 0;
+  size_t length;
+  long rank = 0;
+  char *end = NULL;
+  int wrong = 0;
   optcc_error error;
   optcc_plan plan;
-  optcc_node *nodes;
-  char *text;
+  void *data;
   if (argc < 2 || argc > 3) {
-    fprintf(stderr, "usage: walk_plan plan.json [RANK]\n");
+    fprintf(stderr, "usage: walk_plan FILE.plan [RANK]\n");
     return 2;
   }
-  text = read_all(argv[1], &length);
-  if (!text) {
+  data = read_all(argv[1], &length);
+  if (!data) {
     fprintf(stderr, "walk_plan: %s cannot be read\n", argv[1]);
     return 2;
   }
-  room = optcc_plan_room(text, length, &error);
-  nodes = room ? (optcc_node *)malloc(room * sizeof *nodes) : NULL;
-  if (!room || !nodes || !optcc_plan_open(&plan, text, length, nodes, room, &error)) {
-    fprintf(stderr, "walk_plan: %s: byte %lu: %s (error %d)\n", argv[1], (unsigned long)error.at,
-            room && !nodes ? "no memory" : error.what, error.code);
-    free(nodes);
-    free(text);
+  if (!optcc_plan_open(&plan, data, length, &error)) {
+    fprintf(stderr, "walk_plan: %s: byte %lu: %s (error %d)\n", argv[1], (unsigned long)error.at, error.what, error.code);
+    free(data);
     return 1;
   }
-  if (argc == 3 && (rank = rank_of(&plan, argv[2])) < 0) {
-    free(nodes);
-    free(text);
-    return 2;
+  if (argc == 3) {
+    rank = strtol(argv[2], &end, 10);
+    wrong = end == argv[2] || *end || rank < 0 || rank >= plan.ranks;
   }
-  show_head(&plan);
-  if (plan.depth >= OPTCC_LAYOUT) {
-    show_routes(&plan);
-    show_channels(&plan);
+  if (wrong) {
+    fprintf(stderr, "walk_plan: RANK is a number from 0 to %d, not %s\n", (int)plan.ranks - 1, argv[2]);
+  } else {
+    show_tables(&plan);
+    if (argc == 3) show_rank(&plan, (int32_t)rank);
   }
-  if (argc == 3) show_rank(&plan, rank);
-  free(nodes);
-  free(text);
-  return 0;
+  free(data);
+  return wrong ? 2 : 0;
 }

@@ -17,7 +17,6 @@ from optcc.values.cluster import Cluster
 from optcc.values.units import Quantity, as_rate, as_seconds, as_size
 
 if TYPE_CHECKING:
-    from optcc.planner.search import Kept
     from optcc.runtime import RunResult
     from optcc.runtime.control.rendezvous import Membership
     from optcc.theory.derivations import Result
@@ -107,7 +106,6 @@ def plan(
     alpha: Quantity = 0,
     per_chunk: Quantity = 0,
     progress: Callable[[str], None] | None = None,
-    kept: Kept | None = None,
 ) -> Plan:
     """The plan for an AllReduce of `nbytes` per rank that comes closest to the bound. See `optcc.planner.search`.
 
@@ -117,7 +115,7 @@ def plan(
 
     With either, families and numbers of segments are tried in virtual time and the fastest is taken; without, the
     latency-free optimum is, 64 segments deep where the size allows. `family` and `segments` fix what is given.
-    `progress` is told what is tried, such as "trees, 12 segments"; `kept` has its schedule then, if that was lowered.
+    `progress` is told what is tried, such as "trees, 12 segments".
 
     Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
     """
@@ -135,10 +133,10 @@ def plan(
         alpha=alpha,
         per_chunk=per_chunk,
         progress=progress,
-        kept=kept,
+        kept=(kept := search.Kept()),
     )
     recipe.check(cluster)
-    return Plan(cluster, bound, recipe)
+    return Plan(cluster, bound, recipe).with_schedule(kept.schedule(recipe))
 
 
 @dataclass(frozen=True)

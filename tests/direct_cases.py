@@ -81,7 +81,6 @@ def check_allreduce(cluster: Cluster, recipe: Recipe, nbytes: int) -> None:
     assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes
     assert {len(route.lanes) for route in schedule.routes} <= {1}
     assert not off_rails(schedule)
-    assert recipe.read(recipe.content()) == recipe
 
 
 def off_rails(schedule: Schedule) -> list[tuple[str, str]]:

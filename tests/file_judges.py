@@ -119,21 +119,21 @@ def judge_chakra(tree: Tree, nbytes: int, rng: random.Random) -> None:
     _judge_messages(ranks, nbytes, rng)
 
 
-def judge_transfers(content: Tree, rng: random.Random) -> None:
-    """The rows of a plan that was lowered to transfers: each is sent when the rows it waits for have landed."""
-    lowered, nbytes = content["lowered"], content["nbytes"]
-    columns = lowered["transfers"]
-    ranks: list[dict[Any, Any]] = [{} for _ in lowered["ranks"]]
-    for row in range(columns["count"]):
-        waits = columns["deps"][columns["dep_ptr"][row] : columns["dep_ptr"][row + 1]]
+def judge_transfers(plan: Tree, rng: random.Random) -> None:
+    """The rows of a plan's columns: each is sent when the rows it waits for have landed."""
+    columns = plan["columns"]
+    ranks: list[dict[Any, Any]] = [{} for _ in columns["rank_name"]]
+    for row, route in enumerate(columns["route"]):
+        waits = columns["dep_idx"][columns["dep_ptr"][row] : columns["dep_ptr"][row + 1]]
+        src, dst = columns["route_src"][route], columns["route_dst"][route]
         for send in (True, False):
-            me, peer = (columns[name][row] for name in (("src", "dst") if send else ("dst", "src")))
+            me, peer = (src, dst) if send else (dst, src)
             ranks[me][row, send] = {
                 "send": send, "peer": peer, "tag": row, "nbytes": columns["length"][row],
                 "offset": columns["offset"][row], "add": bool(columns["reduce"][row]),
                 "waits": [(dep, False) for dep in waits] if send else [],
             }  # fmt: skip
-    _judge_messages(ranks, nbytes, rng)
+    _judge_messages(ranks, plan["header"]["nbytes"], rng)
 
 
 def _judge_messages(ranks: list[dict[Any, Any]], nbytes: int, rng: random.Random) -> None:

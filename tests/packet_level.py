@@ -215,7 +215,7 @@ def _among_pods(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
     for family in AMONG_PODS:
         with suppress(InputError):  # no such family here
             plan = optcc.plan(cluster, nbytes, family=family, alpha=HOP)
-            found[f"{family}, k = {plan.recipe.segments}"] = plan.schedule()
+            found[f"{family}, k = {plan.segments}"] = plan.schedule()
     return found
 
 
@@ -224,7 +224,7 @@ def _direct(cluster: Cluster, nbytes: int) -> dict[str, Schedule]:
     if not any(finder.applies(cluster) for finder in FINDERS.values()):
         return {}
     plan = optcc.plan(cluster, nbytes, family=DirectExchange.family, alpha=HOP)
-    return {f"direct exchange, k = {plan.recipe.segments}": plan.schedule()}
+    return {f"direct exchange, k = {plan.segments}": plan.schedule()}
 
 
 def latency_s(schedule: Schedule, network: Network) -> float:

@@ -1,6 +1,6 @@
 /* plan_fuzz PLAN SEED ROUNDS: reads every beginning of the file, then ROUNDS damaged copies of it, each from an allocation
- * of just its length into just as many nodes as it needs, and walks what opens with every accessor, beyond its ends, too.
- * Meant to be compiled with -fsanitize=address,undefined. Prints how many opened and how many did not. */
+ * of just its length, and walks what opens with every column. Meant to be compiled with -fsanitize=address,undefined.
+ * Prints how many opened and how many did not. */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -20,59 +20,42 @@ static volatile int64_t sink;
 /* What is read must not be optimised away. Not added up: a damaged file has numbers whose sum does not fit. */
 static void use(int64_t value) { sink ^= value; }
 
-static void take(optcc_text text) {
-  char *name = (char *)malloc(6);
-  use((int64_t)optcc_copy(text, name, 6));
-  use((int64_t)optcc_copy(text, NULL, 0));
-  use((int64_t)strlen(name));
-  free(name);
+static void take(optcc_names names, int32_t count) {
+  int32_t i;
+  char name[6];
+  for (i = 0; i < count; i++) {
+    use((int64_t)optcc_name(names, i, name, sizeof name) ^ (int64_t)optcc_name(names, i, NULL, 0));
+    if (strlen(name) > 5) abort();
+  }
 }
 
 static void walk(const optcc_plan *plan) {
-  int32_t i, j, k;
-  int64_t row, begin, end;
-  take(plan->id);
-  take(plan->family);
-  for (i = -1; i <= plan->servers; i++) {
-    optcc_server server = optcc_server_at(plan, i);
-    take(server.name);
-    for (j = -1; j <= server.nics; j++) {
-      optcc_nic nic = optcc_nic_at(plan, &server, j);
-      take(nic.name);
-      use((int64_t)(nic.out.top ^ nic.in.bottom));
+  int32_t i;
+  int64_t row, k;
+  take(plan->rank_name, plan->ranks);
+  take(plan->port_name, plan->ports);
+  take(plan->link_name, plan->links);
+  take(plan->lane_share, plan->lanes);
+  for (i = 0; i < plan->ranks; i++) use(plan->rank_server[i]);
+  for (i = 0; i < plan->ports; i++) use(plan->port_rank[i] ^ plan->port_rail[i] ^ plan->port_nvlink[i]);
+  for (i = 0; i < plan->ports; i++) use(plan->port_out[i] > plan->port_in[i]);
+  for (i = 0; i < plan->links; i++) use(plan->link_rate[i] > 1);
+  for (i = 0; i < plan->routes; i++)
+    for (k = plan->lane_ptr[i]; k < plan->lane_ptr[i + 1]; k++) {
+      int64_t link;
+      use(plan->port_rank[plan->lane_out[k]] ^ plan->port_rank[plan->lane_into[k]]);
+      for (link = plan->lane_link_ptr[k]; link < plan->lane_link_ptr[k + 1]; link++)
+        use(plan->link_rate[plan->lane_link[link]] > 1);
     }
-  }
-  for (i = -1; i <= plan->ranks; i++) take(optcc_rank_at(plan, i).name);
-  for (i = -1; i <= plan->ports; i++) take(optcc_port_at(plan, i).name);
-  for (i = -1; i <= plan->links; i++) take(optcc_link_at(plan, i).name);
-  for (i = -1; i <= plan->routes; i++) {
-    optcc_route route = optcc_route_at(plan, i);
-    use(optcc_route_between(plan, route.dst, route.src));
-    for (j = -1; j <= route.lanes; j++) {
-      optcc_lane lane = optcc_lane_at(plan, &route, j);
-      take(lane.share.text);
-      for (k = -1; k <= lane.links; k++) use(optcc_lane_link(plan, &lane, k));
-      use(optcc_split(plan, &route, 8, j, &begin, &end));
-    }
-  }
-  for (i = -1; i <= plan->channels; i++) {
-    optcc_channel channel = optcc_channel_at(plan, i);
-    for (j = -1; j <= channel.members; j++) use(optcc_member(plan, &channel, j) ^ optcc_leaf(plan, &channel, j));
-    for (j = -1; j <= channel.arcs; j++) use(optcc_up(plan, &channel, j) ^ optcc_down(plan, &channel, j));
-    for (j = -1; j <= channel.segments; j++) {
-      optcc_segment segment = optcc_segment_at(plan, &channel, j);
-      for (k = -1; k <= channel.sections; k++) {
-        use(optcc_section(plan, &segment, k, &begin, &end) ^ optcc_owner(plan, &channel, k) ^ optcc_via(plan, &channel, k));
-        if (begin < 0 || end < begin || end > plan->nbytes) abort();
-      }
-    }
-  }
-  for (row = -1; row <= plan->transfers; row++) {
-    optcc_transfer move = optcc_transfer_at(plan, row);
-    optcc_route route = optcc_route_at(plan, move.route);
-    if (move.src >= plan->ranks || move.offset < 0 || move.offset + move.length > plan->nbytes) abort();
-    for (k = -1; k <= move.deps; k++) use(optcc_dep(plan, &move, k));
-    for (j = -1; j <= route.lanes; j++) use(optcc_split(plan, &route, move.length, j, &begin, &end) ^ begin ^ end);
+  for (row = 0; row < plan->transfers; row++) {
+    int32_t route = plan->route[row];
+    int64_t lanes = plan->lane_ptr[route + 1] - plan->lane_ptr[route];
+    if (plan->offset[row] < 0 || plan->length[row] < 1 || plan->offset[row] + plan->length[row] > plan->nbytes) abort();
+    use(plan->reduce[row] ^ plan->stage[row] ^ plan->segment[row]);
+    for (k = plan->dep_ptr[row]; k < plan->dep_ptr[row + 1]; k++)
+      if (plan->dep_idx[k] < 0 || plan->dep_idx[k] >= row) abort();
+    for (k = 0; k < lanes; k++)
+      if (plan->cut[plan->cut_at[row] + k] > plan->cut[plan->cut_at[row] + k + 1]) abort();
   }
   for (row = 0; row < plan->transfers; row++) row = optcc_next_of_rank(plan, 0, row);
 }
@@ -80,33 +63,24 @@ static void walk(const optcc_plan *plan) {
 static long opened, refused;
 
 static void attempt(const char *bytes, size_t length) {
-  char *text = (char *)malloc(length ? length : 1);
-  optcc_node *nodes, few[1];
+  char *data = (char *)malloc(length ? length : 1);
   optcc_error error;
   optcc_plan plan;
-  size_t room;
-  if (!text) abort();
-  if (length) memcpy(text, bytes, length);
-  room = optcc_plan_room(text, length, &error);
-  if (!room != (error.code != OPTCC_OK)) abort();
-  nodes = (optcc_node *)malloc((room ? room : 1) * sizeof *nodes);
-  if (!nodes) abort();
-  if (optcc_plan_open(&plan, text, length, nodes, room, &error)) {
+  if (!data) abort();
+  if (length) memcpy(data, bytes, length);
+  if (optcc_plan_open(&plan, data, length, &error)) {
     opened++;
     walk(&plan);
-    if (optcc_plan_open(&plan, text, length, few, 1, &error) || error.code != OPTCC_NO_ROOM) abort();
   } else {
     refused++;
     if (error.code == OPTCC_OK || !error.what || error.at > length) abort();
   }
-  free(nodes);
-  free(text);
+  free(data);
 }
 
 int main(int argc, char **argv) {
-  static const char *const numbers[] = {"0", "-1", "1", "8", "4294967295", "4294967296", "9223372036854775807", "9223372036854775808",
-                                        "99999999999999999999999", "1.5", "\"\"", "[]", "null", "{\"a\":1,\"a\":1}"};
-  static char original[1 << 20], copy[(1 << 20) + 64];
+  static const uint64_t numbers[] = {0, 1, 2, 8, 127, 255, 65535, 0x7FFFFFFF, 0x80000000, 0xFFFFFFFF, 0x100000000, INT64_MAX, UINT64_MAX};
+  static char original[1 << 20], copy[1 << 20];
   size_t length, i;
   long round, rounds;
   FILE *file = argc == 4 ? fopen(argv[1], "rb") : NULL;
@@ -118,10 +92,10 @@ int main(int argc, char **argv) {
   for (i = 0; i < length; i += 1 + length / 2000) attempt(original, i);
   attempt(original, length);
   for (round = 0; round < rounds; round++) {
-    size_t size = length, at = below((uint32_t)length), much;
+    size_t size = length, at = below((uint32_t)length), much = 1u << below(4);
     memcpy(copy, original, length);
     switch (below(4)) {
-      case 0: /* other bytes */
+      case 0: /* another byte */
         copy[at] = (char)below(256);
         break;
       case 1: /* a piece is missing */
@@ -130,15 +104,11 @@ int main(int argc, char **argv) {
         memmove(copy + at, copy + at + much, length - at - much);
         size = length - much;
         break;
-      default: /* another number, of any kind */
-        while (at < length && (original[at] < '0' || original[at] > '9')) at++;
-        for (much = 0; at + much < length && original[at + much] >= '0' && original[at + much] <= '9';) much++;
-        {
-          const char *put = numbers[below(sizeof numbers / sizeof *numbers)];
-          memcpy(copy + at, put, strlen(put));
-          memcpy(copy + at + strlen(put), original + at + much, length - at - much);
-          size = length - much + strlen(put);
-        }
+      default: /* another number, where one may stand; the last part of the file says where the columns are */
+        if (below(2)) at = length - 1 - below(length < 4096 ? (uint32_t)length : 4096);
+        at -= at % much;
+        if (much > length - at) much = length - at;
+        memcpy(copy + at, &numbers[below(sizeof numbers / sizeof *numbers)], much);
     }
     attempt(copy, size);
   }

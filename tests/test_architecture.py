@@ -105,7 +105,7 @@ sys.meta_path.insert(0, Refuse())
 import optcc.runtime
 from optcc.values.cluster import Cluster
 from optcc.plans.plan import Plan
-Plan.from_json(sys.stdin.read()).schedule()
+Plan.from_bytes(sys.stdin.buffer.read()).schedule()
 """
 HEAVY = (
     *("sympy", "cvxpy", "scipy", "numba", "msgspec"),
@@ -119,9 +119,8 @@ def _import_without(refused: tuple[str, ...]) -> subprocess.CompletedProcess[str
     plan = optcc.plan(optcc.Cluster.uniform(servers=4, nics=2, rate=10**9).degrade("server0/nic1"), 4096)
     return subprocess.run(
         [sys.executable, "-c", RUNTIME_ONLY_NUMPY.format(refused=refused)],
-        input=plan.to_json(),
+        input=plan.to_bytes(),
         capture_output=True,
-        text=True,
         timeout=60,
         check=False,
         cwd=ROOT,
@@ -134,7 +133,7 @@ def test_runtime_needs_only_numpy() -> None:
 
 
 def test_the_numpy_only_test_can_fail() -> None:
-    assert "not installed here: numpy" in _import_without(("numpy",)).stderr
+    assert b"not installed here: numpy" in _import_without(("numpy",)).stderr
 
 
 @pytest.mark.parametrize("name", ["theory", "runtime"])

@@ -13,7 +13,7 @@ from tests.bad_inputs import BAD_INPUTS, GOOD_INPUTS, BadInput
 
 def call(case: BadInput, directory: Path) -> Result:
     for name, content in case.files.items():
-        (directory / name).write_text(content, encoding="utf-8")
+        (directory / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     return CliRunner().invoke(main, [arg.replace("{dir}", str(directory)) for arg in case.args])
 
 

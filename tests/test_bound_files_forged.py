@@ -86,7 +86,7 @@ def test_a_gpu_that_also_sends_over_nvlink_has_no_cut_of_its_nics() -> None:
 @pytest.mark.parametrize("travelled", [False, True])
 def test_every_field_of_a_bound_is_checked(travelled: bool) -> None:
     """`travelled`: as a plan file carries it, without what proves some of them."""
-    plan = Plan.from_json(a_plan().to_json()) if travelled else a_plan()
+    plan = Plan.from_bytes(a_plan().to_bytes()) if travelled else a_plan()
     bound, cert = plan.bound, plan.bound.certificate
     assert isinstance(cert, ProgramCertificate)
     check_bound(plan.cluster, bound)

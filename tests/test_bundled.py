@@ -65,8 +65,8 @@ def test_an_example_is_printed_or_written(name: str, tmp_path: Path) -> None:
         (["h100"], "NAME: no such example, expected one of h100-8x400g.nccl-topo.xml"),
         (["../README"], "no such example"),
         (["-o", "x"], "-o: nothing to write"),
-        (["trees", "-o", "/nonexistent/x"], "/nonexistent/x: cannot be written"),
-        (["trees", "-o", "-", "--json"], "two results on standard output"),
+        (["two-degraded", "-o", "/nonexistent/x"], "/nonexistent/x: cannot be written"),
+        (["two-degraded", "-o", "-", "--json"], "two results on standard output"),
     ],
 )
 def test_what_cannot_be_is_told(args: list[str], says: str) -> None:

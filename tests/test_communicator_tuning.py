@@ -21,15 +21,15 @@ def test_over_nics_the_planner_offers_three_depths() -> None:
     costs = {"alpha": Fraction(0), "per_chunk": Fraction(30, 10**6)}
     first, *others = candidates(CLUSTER, 2**26, "verbs", **costs)
     assert first == optcc.plan(CLUSTER, 2**26, **costs)
-    assert {plan.recipe.family for plan in others} == {first.recipe.family}
-    depths = [plan.recipe.segments for plan in others]
-    assert depths == [4 * first.recipe.segments, max(1, first.recipe.segments // 4)]
+    assert {plan.family for plan in others} == {first.family}
+    depths = [plan.segments for plan in others]
+    assert depths == [4 * first.segments, max(1, first.segments // 4)]
 
 
 def test_on_one_machine_plans_have_one_segment() -> None:
     plans = candidates(CLUSTER, 2**26, "local", Fraction(0), Fraction(0))
     assert len({plan.plan_id for plan in plans}) == 2
-    assert {plan.recipe.segments for plan in plans} == {1}
+    assert {plan.segments for plan in plans} == {1}
 
 
 def test_a_call_took_as_long_as_on_the_rank_that_came_last() -> None:

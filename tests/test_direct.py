@@ -210,7 +210,7 @@ def test_steps_of_a_rail_are_all_that_its_ranks_need(lost: tuple[str, ...]) -> N
 def test_planned_ones_are_near_the_bound(cluster: Cluster, nbytes: int, most: float) -> None:
     """5 us and 1 us per chunk, whichever kind of receivers."""
     plan = optcc.plan(cluster, nbytes, **COSTS)
-    assert plan.recipe.family == DirectExchange.family
+    assert plan.family == DirectExchange.family
     optcc.verify(plan.schedule())
     slower = max(simulate(plan.schedule(), receivers=each, **COSTS).time_s for each in ("stripes", "packets"))
     assert slower <= most * float(plan.bound.seconds)

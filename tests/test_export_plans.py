@@ -140,7 +140,7 @@ def test_chosen_chunks_are_as_good_as_any() -> None:
     chosen = chunked(made, unit=16)
     every = [chunked(made, chunks=2**n, unit=16) for n in range(2, 13)]
     assert chosen.ratio <= Fraction("1.0021") * min(one.ratio for one in every)
-    assert chosen.simulated_ratio <= 1.005 * min(one.simulated_ratio for one in every)
+    assert chosen.simulated_ratio <= 1.01 * min(one.simulated_ratio for one in every)
     assert keeps_segments(chosen)
     assert chosen.ratio >= 1
     assert chosen.simulated_ratio >= float(chosen.ratio)
@@ -201,7 +201,7 @@ def test_where_no_number_of_segments_fits_none_is_advised(monkeypatch: pytest.Mo
 
 
 def test_segments_that_were_asked_for_are_kept_or_refused() -> None:
-    assert mscclpp.export(plan(4, 1, 8), segments=4).rounded.plan.recipe.segments == 4
+    assert mscclpp.export(plan(4, 1, 8), segments=4).rounded.plan.segments == 4
     few = refused(lambda: mscclpp.export(plan(4, 1, 8), segments=8, chunks=4))
     assert (few.where, "4 equal chunks" in str(few.expected)) == ("--segments", True)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,31 @@ from optcc.cli import main
 from optcc.errors import InputError, VerifyError
 from optcc.export import chakra, goal, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.formats import write
-from optcc.plans.files import save_plan
 from optcc.plans.plan import Plan
 from optcc.values.cluster import Cluster
-from tests.plan_cases import bent, places
+
+Path_ = tuple[str | int, ...]
+
+
+def places(value: Any, path: Path_ = ()) -> Iterator[Path_]:
+    """The path of every value inside a JSON value."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for step, part in inner:
+        yield (*path, step)
+        yield from places(part, (*path, step))
+
+
+def bent(content: dict[str, Any], path: Path_, value: Any) -> dict[str, Any]:
+    """A copy with `value` at `path`; ... takes away what is there."""
+    copy: Any = json.loads(json.dumps(content))
+    inner = copy
+    for step in path[:-1]:
+        inner = inner[step]
+    if value is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return copy
 
 
 @cache
@@ -256,12 +278,11 @@ BANNERS = {
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """A file of every format that is text, and a plan."""
+    """A file of every format that is text."""
     folder = tmp_path_factory.mktemp("exported")
-    save_plan(plan(), folder / "plan")
     for name in ("goal", "mscclpp"):
         write(plan(), name, folder / name)
-    return {name: (folder / name).read_text() for name in ("goal", "mscclpp", "plan")}
+    return {name: (folder / name).read_text() for name in ("goal", "mscclpp")}
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

@@ -178,7 +178,7 @@ def made(family: str, cluster: Cluster, bound: optcc.Bound, segments: int, given
 def hold(plan: Plan, schedule: Schedule) -> None:
     """Raise unless it computes AllReduce, not below the bound, and comes back from its file."""
     optcc.verify(schedule)
-    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_bytes(plan.to_bytes()) == plan
     assert optcc.simulate(schedule).time_s >= float(plan.bound.seconds) * (1 - 2e-6)
 
 
@@ -246,9 +246,9 @@ def test_clusters_that_a_family_does_not_take_are_not_counted() -> None:
 def test_all_families_are_seen() -> None:
     """The random clusters are worth something only if every family takes some of them."""
     flat = Cluster.uniform(servers=6, nics=2, gpus=2, rate=1000, nvlink_rate=5000).degrade("server0/nic1")
-    seen = {plan.recipe.family for plan in offered(flat, 4096, 2)}
-    seen |= {plan.recipe.family for plan in offered(replace(flat, gpu_ranks=True), 4096, 2)}
-    seen |= {plan.recipe.family for plan in offered(pods_of(flat, 3), 4096, 2)}
+    seen = {plan.family for plan in offered(flat, 4096, 2)}
+    seen |= {plan.family for plan in offered(replace(flat, gpu_ranks=True), 4096, 2)}
+    seen |= {plan.family for plan in offered(pods_of(flat, 3), 4096, 2)}
     assert seen == set(FAMILIES)
 
 

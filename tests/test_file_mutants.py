@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
-import json
 import random
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import optcc
@@ -21,12 +20,14 @@ from optcc.cli.options import bound_in_words, load_proved
 from optcc.errors import CertificateError, InputError, OptccError, VerifyError
 from optcc.export import formats
 from optcc.export.formats import reader_of
+from optcc.plans.files import KINDS
 from optcc.plans.plan import Plan
 from optcc.simulation.verifier import verify
 from optcc.values.cluster import Cluster
 from tests.effort import cases
 from tests.file_judges import RefusedError, WrongError, judge_chakra, judge_goal, judge_mscclpp, judge_transfers
 from tests.file_trees import CHAKRA, GOAL, JSON, FileFormat, Tree, broken
+from tests.plan_cases import again, parts
 from tests.plan_cases import cases as plans_of_every_family
 
 ORDERS = 6
@@ -139,11 +140,14 @@ def test_mutants_of_exported_files(name: str, folder: Path, tmp_path: Path, requ
         assert verdicts["correct"] < 0.75 * verdicts.total(), verdicts
 
 
-def with_id(content: dict[str, Any]) -> bytes:
-    """A plan file whose id is right, by docs/plan-format.md."""
-    known = {name: value for name, value in content.items() if name not in ("plan_id", "lowered")}
-    text = json.dumps(known, sort_keys=True, separators=(",", ":"))
-    return json.dumps({**content, "plan_id": hashlib.sha256(text.encode()).hexdigest()[:16]}).encode()
+def with_id(tree: Tree) -> bytes:
+    """A plan file of this header and these columns, its id right. ValueError where they are no columns."""
+    kinds = {name: KINDS[name].replace("S", "S60") for name in KINDS}
+    try:
+        columns = {name: np.array(column, kinds[name]) for name, column in tree["columns"].items()}
+        return again(tree["header"], columns)
+    except (TypeError, KeyError, AttributeError, OverflowError) as error:
+        raise ValueError(error) from error
 
 
 def least_s(content: dict[str, Any]) -> Fraction | None:
@@ -158,14 +162,19 @@ def least_s(content: dict[str, Any]) -> Fraction | None:
 
 @pytest.mark.cases
 def test_mutants_of_plans(tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    """Choices and lowered parts, ids made right: what is read and verified is an AllReduce, and no bound is false."""
+    """Headers and columns, ids made right: what is read and verified is an AllReduce, and no bound is false."""
     rng = random.Random(f"plans {request.config.getoption('--hypothesis-seed')}")
     made = list(plans_of_every_family().values())
-    verdicts, path = Counter[str](), tmp_path / "plan.json"
+    verdicts, path = Counter[str](), tmp_path / "a.plan"
     for _ in range(cases(MUTANTS // 4)):
-        whole = json.loads(rng.choice(made).to_json(rng.choice((None, "transfers"))))
-        content, fault = broken(whole, rng)
-        path.write_bytes(with_id(content) if isinstance(content, dict) else json.dumps(content).encode())
+        header, columns = parts(rng.choice(made).to_bytes())
+        told = {name: [x.decode() if isinstance(x, bytes) else x for x in c.tolist()] for name, c in columns.items()}
+        tree, fault = broken({"header": header, "columns": told}, rng)
+        try:
+            path.write_bytes(with_id(tree))
+        except ValueError:
+            verdicts["no columns"] += 1
+            continue
         try:
             plan = load_proved(path)
             verify(plan.schedule())
@@ -173,11 +182,9 @@ def test_mutants_of_plans(tmp_path: Path, request: pytest.FixtureRequest) -> Non
             verdicts[type(error).__name__] += 1
             continue
         verdicts["correct"] += 1
-        least = least_s(content)
+        least = least_s(tree["header"])
         assert least is None or plan.bound.seconds == least, fault
-        lowered = json.loads(plan.to_json("transfers"))
-        assert content.get("lowered") in (None, lowered["lowered"]), fault
-        said = judged(lambda rng, lowered=lowered: judge_transfers(lowered, rng), rng)  # type: ignore[misc]
+        said = judged(lambda rng, tree=tree: judge_transfers(tree, rng), rng)  # type: ignore[misc]
         assert not said, f"{fault}: called correct, but {said}"
     if verdicts.total() >= 100:
         assert verdicts["InputError"] > verdicts["correct"], verdicts
@@ -198,11 +205,11 @@ FALSE: dict[str, Callable[[dict[str, Any]], Any]] = {
 @pytest.mark.parametrize("family", ["nested-rings", "packed-trees-rails", "inside-servers"])
 def test_a_false_bound_is_told(family: str, fault: str, tmp_path: Path) -> None:
     """By a closed form and by the program, with servers and GPUs as ranks."""
-    content = json.loads(plans_of_every_family()[family].to_json())
-    FALSE[fault](content["bound"])
-    (tmp_path / "plan.json").write_bytes(with_id(content))
-    with pytest.raises(CertificateError, match=r"plan\.json: the bound in this plan is false"):
-        load_proved(tmp_path / "plan.json")
+    header, columns = parts(plans_of_every_family()[family].to_bytes())
+    FALSE[fault](header["bound"])
+    (tmp_path / "a.plan").write_bytes(again(header, columns))
+    with pytest.raises(CertificateError, match=r"a\.plan: the bound in this plan is false"):
+        load_proved(tmp_path / "a.plan")
 
 
 def test_what_is_no_optimum_is_not_called_one(tmp_path: Path) -> None:
@@ -216,7 +223,7 @@ def test_what_is_no_optimum_is_not_called_one(tmp_path: Path) -> None:
 
 
 def test_what_is_no_plan_is_named(tmp_path: Path) -> None:
-    (tmp_path / "plan.json.gz").write_bytes(gzip.compress(plan(3).to_json().encode()))
+    (tmp_path / "plan.json.gz").write_bytes(gzip.compress(plan(3).to_bytes()))
     with pytest.raises(InputError, match=r"compressed by gzip.*gunzip -c"):
         reader_of(tmp_path / "plan.json.gz")
     done = formats.write(plan(3), "chakra", tmp_path / "out")

@@ -68,7 +68,6 @@ def test_the_sum_is_everywhere(cluster: Cluster, nbytes: int, segments: int) -> 
         recipe.check(cluster)
         schedule = recipe.lower(cluster, nbytes)
         optcc.verify(schedule)
-        assert recipe.read(recipe.content()) == recipe
         assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes  # the fewest there can be
 
 
@@ -260,7 +259,7 @@ def test_pods_are_near_the_bound(servers: int, size: int, factor: int, dead: int
 def test_many_servers_of_one_fabric_are_divided_too(servers: int, nbytes: int, dead: int, most: float) -> None:
     cluster = lacking(uniform(servers), dead)
     plan = optcc.plan(cluster, nbytes, **COSTS)
-    assert plan.recipe.family == GroupedExchange.family
+    assert plan.family == GroupedExchange.family
     time_s = simulate(plan.schedule(), receivers="packets", **COSTS).time_s
     assert time_s < most * plan.bound.seconds
 

@@ -55,13 +55,13 @@ def without_pace(plan: Plan) -> Plan:
 def as_with_few_leaves(plan: Plan) -> Plan:
     """The same shares with two segments under way, as before there was another way for many leaves."""
     assert isinstance(plan.recipe, NestedRings)
-    return replace(plan, recipe=replace(plan.recipe, **two_segments_under_way(2, plan.recipe.segments)._asdict()))
+    return replace(plan, recipe=replace(plan.recipe, **two_segments_under_way(2, plan.segments)._asdict()))
 
 
 def loss(plan: Plan) -> float:
     """What the simulated time is above the bound, in segments: (time / bound - 1) k."""
     time_s = optcc.simulate(plan.schedule()).time_s
-    return (time_s / float(plan.bound.seconds) - 1) * plan.recipe.segments
+    return (time_s / float(plan.bound.seconds) - 1) * plan.segments
 
 
 @st.composite
@@ -188,7 +188,6 @@ def test_every_recipe_that_is_accepted_is_an_allreduce(
         assert any(not in_time(m, ranks, sections_of(m, ranks, sections, pace), pace, window) for m in rings)
         return
     optcc.verify(recipe.lower(cluster, nbytes))
-    assert NestedRings.read(recipe.content()) == recipe
 
 
 def test_a_pace_that_outruns_the_window_is_refused() -> None:

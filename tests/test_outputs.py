@@ -24,7 +24,7 @@ from optcc.files.writing import check_place, is_plain, staged, write_file, writt
 PRESET = "uniform:servers=2,nics=2,rate=1Gb/s"
 
 
-def call(*args: object, input: str | None = None) -> Result:
+def call(*args: object, input: str | bytes | None = None) -> Result:
     return CliRunner().invoke(main, [str(arg) for arg in args], input=input)
 
 
@@ -39,8 +39,8 @@ def fails(code: int) -> Any:
 
 @pytest.fixture
 def plan_file(tmp_path: Path) -> Path:
-    path = tmp_path / "p.json"
-    path.write_text(optcc.plan(optcc.load_topology(PRESET).cluster, 2**20).to_json(), encoding="utf-8")
+    path = tmp_path / "p.plan"
+    path.write_bytes(optcc.plan(optcc.load_topology(PRESET).cluster, 2**20).to_bytes())
     return path
 
 
@@ -49,17 +49,17 @@ def plan_file(tmp_path: Path) -> Path:
 
 def test_a_plan_goes_through_pipes(plan_file: Path) -> None:
     made = call("plan", PRESET, "--size", "1MiB", "-o", "-")
-    assert (made.exit_code, made.stdout) == (0, plan_file.read_text(encoding="utf-8") + "\n")
+    assert (made.exit_code, made.stdout_bytes) == (0, plan_file.read_bytes())
     assert "plan id" in made.stderr  # what people read
     assert "wrote" not in made.stderr
-    assert call("verify", "-", input=made.stdout).stdout.startswith("correct: ")
-    assert "simulated" in call("simulate", "-", input=made.stdout).stdout
+    assert call("verify", "-", input=made.stdout_bytes).stdout.startswith("correct: ")
+    assert "simulated" in call("simulate", "-", input=made.stdout_bytes).stdout
 
 
 @pytest.mark.parametrize("form", ["mscclpp", "perfetto"])
 def test_an_export_goes_through_pipes(form: str, plan_file: Path, tmp_path: Path) -> None:
-    text = plan_file.read_text(encoding="utf-8")
-    piped = call("export", "-", "--format", form, "-o", "-", input=text)
+    data = plan_file.read_bytes()
+    piped = call("export", "-", "--format", form, "-o", "-", input=data)
     assert call("export", plan_file, "--format", form, "-o", tmp_path / "file").exit_code == 0
     assert (piped.exit_code, piped.stdout) == (0, (tmp_path / "file").read_text(encoding="utf-8"))
     assert "wrote     standard output" in piped.stderr

@@ -53,9 +53,9 @@ def test_families_can_be_asked_for() -> None:
     cluster = Cluster.uniform(servers=6, nics=2, rate=400 * GBPS).degrade("server1/nic0")
     for offer in candidate_families(cluster, optcc.lower_bound(cluster, 2**20)):
         made = optcc.plan(cluster, 2**20, family=offer.name, segments=3)
-        assert made.recipe.family == offer.name
-        assert made.recipe.segments == 3
-        assert Plan.from_json(made.to_json()) == made
+        assert made.family == offer.name
+        assert made.segments == 3
+        assert Plan.from_bytes(made.to_bytes()) == made
         optcc.verify(made.schedule())
     with pytest.raises(InputError, match="no such family"):
         optcc.plan(cluster, 2**20, family="magic")
@@ -110,7 +110,7 @@ def test_latency_asks_for_shallow_pipelines() -> None:
     family = "direct-exchange"  # segments of another family are of another kind
     deep = optcc.plan(cluster, 2**28, alpha=Fraction(1, 10**9), per_chunk=Fraction(1, 10**9), family=family)
     shallow = optcc.plan(cluster, 2**28, alpha=Fraction(1, 10**4), per_chunk=Fraction(1, 10**4), family=family)
-    assert deep.recipe.segments > shallow.recipe.segments
+    assert deep.segments > shallow.segments
 
 
 def test_merged_nics_change_little() -> None:

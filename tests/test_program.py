@@ -98,7 +98,7 @@ def test_optimum_is_below_the_plans_fluid_time(cluster: Cluster) -> None:
         return
     assert bound.seconds <= plan.fluid_s * (1 + Fraction(1, 10**6))
     optcc.verify(plan.schedule())
-    assert Plan.from_json(plan.to_json()) == plan
+    assert Plan.from_bytes(plan.to_bytes()) == plan
 
 
 rates = st.integers(1, 4).map(Fraction)
@@ -210,7 +210,7 @@ def test_gains_are_first_order_changes_of_the_bound(rails: bool) -> None:
 
 def test_a_program_plan_travels() -> None:
     plan = optcc.plan(on_rails([[10, 20], [20, 20], [20, 10], [20, 20]]), 10**6)
-    again = Plan.from_json(plan.to_json())
+    again = Plan.from_bytes(plan.to_bytes())
     assert again == plan
     check_bound(again.cluster, again.bound)
     check_bound(plan.scaled(Fraction(1, 7)).cluster, plan.scaled(Fraction(1, 7)).bound)

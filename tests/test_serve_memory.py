@@ -17,7 +17,7 @@ from optcc.errors import InputError
 from optcc.planner.background import MemoryLimitError
 from optcc.schedule import assemble
 from optcc.serve import planning
-from optcc.serve.planning import TRANSFER_BYTES, plan_text
+from optcc.serve.planning import TRANSFER_BYTES, new_plan
 from optcc.serve.requests import PlanRequest, ReplyError, ServeSettings
 from optcc.serve.service import ThreadLane, Workers
 from tests.serving import ROOT
@@ -28,7 +28,7 @@ SMALL_MEMORY = 2**26
 
 
 def request(servers: int) -> PlanRequest:
-    return PlanRequest(topology=f"uniform:servers={servers},nics=8,rate=400Gb/s", lowered="layout")
+    return PlanRequest(topology=f"uniform:servers={servers},nics=8,rate=400Gb/s")
 
 
 def transfers(servers: int) -> int:
@@ -60,8 +60,8 @@ def test_a_schedule_of_too_many_transfers_is_refused_by_their_number(workers: Wo
 
     async def ask() -> tuple[int, Any]:
         with pytest.raises(ReplyError) as refused:
-            await workers.call(plan_text, request(48))
-        text, _ = await workers.call(plan_text, request(32))  # the control
+            await workers.call(new_plan, request(48))
+        text, _ = await workers.call(new_plan, request(32))  # the control
         return len(text), refused.value
 
     length, refused = run(workers, ask)
@@ -106,20 +106,20 @@ def test_the_number_of_transfers_is_what_is_lowered(monkeypatch: pytest.MonkeyPa
         try:
             if refused:
                 with pytest.raises(InputError, match="too many transfers"):
-                    plan_text(request(8))
+                    new_plan(request(8))
             else:
-                assert plan_text(request(8))
+                assert new_plan(request(8))
         finally:
             assemble.most_transfers.reset(token)
 
 
 def test_a_plan_file_longer_than_a_reply_may_be(monkeypatch: pytest.MonkeyPatch) -> None:
-    length = len(plan_text(request(3))[0])
+    length = len(new_plan(request(3))[0])
     monkeypatch.setattr(planning, "MAX_REPLY", length)
-    plan_text(request(3))
+    new_plan(request(3))
     monkeypatch.setattr(planning, "MAX_REPLY", length - 1)
     with pytest.raises(InputError, match="too large a plan"):
-        plan_text(request(3))
+        new_plan(request(3))
 
 
 def test_a_worker_ends_with_the_service_that_is_killed() -> None:

@@ -50,7 +50,6 @@ def test_every_recipe_is_an_allreduce(cluster: Cluster, segments: int, nbytes: i
     optcc.verify(schedule)
     moved = schedule.length.sum()
     assert moved == 2 * (len(cluster.ranks) - 1) * nbytes
-    assert StripedExchange.read(recipe.content()) == recipe
 
 
 @examples(100)

@@ -44,7 +44,7 @@ def test_a_row_holds_what_the_verbs_give(tmp_path: Path) -> None:
         assert float(row["ratio"]) == pytest.approx(time_s / float(plan.bound.seconds))
         assert float(row["bound_s"]) == float(plan.bound.seconds)
         assert float(row["unavoidable_overhead"]) == float(plan.bound.overhead)
-        assert (row["family"], row["segments"]) == (chosen.recipe.family, str(chosen.recipe.segments))
+        assert (row["family"], row["segments"]) == (chosen.family, str(chosen.segments))
         assert (row["failures"], row["failed"], row["error"]) == ("server1/nic0=0", "1", "")
     assert (ours["algorithm"], ring["algorithm"]) == ("optcc", "ring")
     assert list(ours) == list(COLUMNS)

@@ -92,7 +92,7 @@ def test_slow_links_get_deep_plans_and_fast_ones_few_rounds() -> None:
     slow, fast = choice((16, 8, 16, 16), 1.25e8, 2**26), choice((16, 8, 16, 16), 5e10, 2**26)
     assert slow is not None
     assert fast is not None
-    assert (slow.recipe.segments, fast.recipe.segments) == (256, 16)
+    assert (slow.segments, fast.segments) == (256, 16)
 
 
 def test_two_ranks_are_left_to_the_native_ring() -> None:

@@ -3,23 +3,19 @@ like any other."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import ClassVar
 
-import jsonschema
 import numpy as np
 import pytest
 
 import optcc
-from optcc.errors import InputError
 from optcc.export.formats import write
 from optcc.planner.standby import Basis, Planner
 from optcc.plans.files import load_plan, save_plan
-from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
 from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.columns import Stage
@@ -29,7 +25,6 @@ from optcc.schedule.routes import Routes
 from optcc.theory.ring_shares import GroupCounts
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
-from tools import plan_schema
 
 COSTS = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
 
@@ -91,22 +86,10 @@ def test_it_is_the_plan_where_it_is_the_fastest(monkeypatch: pytest.MonkeyPatch)
     assert optcc.plan(CLUSTER, 2**20, **COSTS).recipe.family == "star"
 
 
-def test_it_travels_as_a_file_with_its_layout(tmp_path: Path) -> None:
+def test_it_travels_as_a_file(tmp_path: Path) -> None:
     plan = optcc.plan(CLUSTER, 2**20, family="star", segments=2)
-    save_plan(plan, tmp_path / "plan.json", "layout")
-    assert load_plan(tmp_path / "plan.json") == plan
-    (channel,) = json.loads((tmp_path / "plan.json").read_text())["lowered"]["channels"]
-    assert (channel["kind"], channel["root"], len(channel["segments"])) == ("tree", 0, 2)
-    wrong = plan.to_json().replace('"hub": 0', '"hub": 9')
-    with pytest.raises(InputError, match="plan does not fit its cluster"):
-        Plan.from_json(wrong)
-
-
-def test_the_schema_of_plans_follows_from_its_fields() -> None:
-    schema = jsonschema.Draft202012Validator(plan_schema.schema())
-    content = json.loads(optcc.plan(CLUSTER, 2**20, family="star", segments=2).to_json())
-    assert schema.is_valid(content)
-    assert not schema.is_valid({**content, "recipe": {**content["recipe"], "hub": "0"}})
+    save_plan(plan, tmp_path / "a.plan")
+    assert load_plan(tmp_path / "a.plan") == plan
 
 
 @pytest.mark.parametrize("form", ["mscclpp", "chakra", "perfetto"])

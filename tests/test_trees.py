@@ -63,7 +63,6 @@ def test_every_recipe_is_an_allreduce(cluster: Cluster, recipe: ComplementaryTre
     schedule = recipe.lower(cluster, nbytes)
     optcc.verify(schedule)
     assert schedule.length.sum() == 2 * (len(cluster.ranks) - 1) * nbytes
-    assert ComplementaryTrees.read(recipe.content()) == recipe
 
 
 @examples(100)

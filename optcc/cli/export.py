@@ -69,7 +69,7 @@ def _show(done: Exported) -> None:
     click.echo(f"wrote     {'standard output' if is_stdout(done.files[0]) else files}")
     click.echo(f"proved    {done.operations} operations, read back and run by the rules of {done.format}")
     if done.rounded is not None:
-        depth = done.rounded.plan.recipe.segments
+        depth = done.rounded.plan.segments
         click.echo(
             f"rounded   to {done.rounded.chunks} equal chunks, {depth} segment{'s' * (depth != 1)} deep, "
             f"{done.threadblocks} threadblock{'s' * (done.threadblocks != 1)} a GPU"

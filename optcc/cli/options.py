@@ -23,7 +23,7 @@ import click
 
 from optcc import __version__
 from optcc.errors import CertificateError, InconclusiveError, InputError, OptccError
-from optcc.files.reading import beginning, shown
+from optcc.files.reading import ZIP, beginning, shown
 from optcc.files.writing import CLOSED_PIPE, check_place, is_plain, is_stdout, to_stdout
 
 if TYPE_CHECKING:
@@ -437,10 +437,10 @@ def source_term(source: str) -> dict[str, str]:
 
 
 def is_plan(source: str) -> bool:
-    """A plan file, by its name or by what it begins with."""
-    if source.endswith(".json"):
+    """A plan file, by its name or by what it begins with; JSON too, which is what plans of earlier versions were."""
+    if source.endswith((".plan", ".json")):
         return True
-    return beginning(source, 64).lstrip().startswith(b"{")
+    return beginning(source, 64).lstrip().startswith((ZIP, b"{"))
 
 
 def option_terms(**given: object) -> dict[str, str]:

@@ -23,7 +23,6 @@ from optcc.cli.options import (
     segments_option,
     size_option,
 )
-from optcc.errors import InputError
 
 
 @click.command()
@@ -35,10 +34,6 @@ from optcc.errors import InputError
 @alpha_option
 @per_chunk_option
 @click.option("-o", "--output", type=OUTPUT, help="Where to write the plan; - is standard output.")
-@click.option(
-    "--lowered", type=click.Choice(["layout", "transfers"]),
-    help="With -o, also write what the plan lowers to: rings, trees, NIC shares, offsets; or every transfer besides.",
-)  # fmt: skip
 @json_option
 def plan(
     topology: str,
@@ -52,30 +47,26 @@ def plan(
     alpha: str,
     per_chunk: str,
     output: Path | None,
-    lowered: str | None,
     as_json: bool,
 ) -> None:
-    """The schedule that comes closest to the bound, as a small file that every rank lowers by itself.
+    """The schedule that comes closest to the bound, as a file of its transfers.
 
     With --alpha or --per-chunk, families and depths are tried in virtual time and the fastest is taken.
     """
     from optcc import api
-    from optcc.planner.search import Kept
     from optcc.plans.files import save_plan
     from optcc.reports.console import expected, expected_json, plan_json, print_plan, working
 
-    if lowered is not None and output is None:
-        raise InputError("nowhere to write it", where="--lowered", expected="-o FILE", got="none")
     check_apart(output, topology)
     check_output(output, as_json)
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
-    costs, kept = read_costs(alpha, per_chunk), Kept()
+    costs = read_costs(alpha, per_chunk)
     with working("planning") as tell:
-        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, progress=tell, kept=kept)
+        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, progress=tell)
         tell("simulated once more")
-        found = expected(made, **costs, schedule=kept.schedule(made.recipe))
+        found = expected(made, **costs)
     if output is not None:
-        save_plan(made, output, lowered)
+        save_plan(made, output)
         say_written(output)
     value = {**plan_json(made), **expected_json(made, found)}
     emit(as_json, value, lambda: print_plan(made, found), beside=output)

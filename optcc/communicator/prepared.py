@@ -1,8 +1,9 @@
-"""Which schedule each call of a communicator runs: planned once for a size class, lowered once for a size, kept."""
+"""Which schedule each call of a communicator runs: planned once for a size class, cut once for a size, kept."""
 
 from __future__ import annotations
 
 import sys
+from base64 import b64decode, b64encode
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
@@ -46,8 +47,7 @@ def candidates(cluster: Cluster, nbytes: int, transport: str, alpha: Fraction, p
         others: list[tuple[str, int]] = [("direct-exchange", 1)]
     else:
         first = plan(cluster, nbytes, alpha=alpha, per_chunk=per_chunk)
-        recipe = first.recipe
-        others = [(recipe.family, max(1, int(recipe.segments * factor))) for factor in DEPTHS]
+        others = [(first.family, max(1, int(first.segments * factor))) for factor in DEPTHS]
     found = {first.plan_id: first}
     for family, segments in others:
         try:
@@ -139,8 +139,8 @@ def plans_text(plans: Sequence[Plan], nbytes: int) -> str:
     """What runs an AllReduce of up to so many bytes; more than one: each is tried."""
 
     def text(plan: Plan) -> str:
-        depth = f"{plan.recipe.segments} segment{'s' * (plan.recipe.segments != 1)}"
-        return f"{plan.recipe.family}, {depth}, plan {plan.plan_id}"
+        depth = f"{plan.segments} segment{'s' * (plan.segments != 1)}"
+        return f"{plan.family}, {depth}, plan {plan.plan_id}"
 
     return f"AllReduce up to {format_size(nbytes)}: {'; or '.join(text(plan) for plan in plans)}"
 
@@ -257,7 +257,7 @@ class Prepared:
 
     def _lowered(self, plan: Plan, nbytes: int) -> Schedule:
         """By the NICs that there are now; the plan may have been made for more."""
-        return carried_by(self.cluster, plan.recipe.lower(plan.cluster, nbytes), plan.cluster)
+        return carried_by(self.cluster, plan.schedule().resized(nbytes), plan.cluster)
 
     def _trial(self, nbytes: int) -> Trial:
         """Of the size class. Rank 0 plans; the others hear of it, so that all have the same plans."""
@@ -268,13 +268,14 @@ class Prepared:
             if self._member.rank == 0:
                 try:
                     made = candidates(self._planned_for, size, *self._costs)
-                    said = [plan.to_json() for plan in (made if self._tune else made[:1])]
+                    plans = made if self._tune else made[:1]
+                    said = [b64encode(plan.to_bytes(packed=True)).decode() for plan in plans]
                 except InputError as error:
                     said = {"infeasible": isinstance(error, InfeasibleError), "what": str(error)}
             said = self._member.exchange(said)[0]
             if isinstance(said, dict):
                 raise (InfeasibleError if said["infeasible"] else InputError)(said["what"], where="rank 0's planner")
-            trial = self.trials.keep(size, Trial([Plan.from_json(each, "rank 0's plan") for each in said]))
+            trial = self.trials.keep(size, Trial([Plan.from_bytes(b64decode(each), "rank 0's plan") for each in said]))
             self._say(plans_text(trial.plans, size))
         if trial.choose(self._member.exchange):
             self._say(f"measured, {plans_text([trial.plan], size)}")

@@ -24,7 +24,7 @@ from optcc.discover.yaml_file import PREFIX, read_preset
 from optcc.errors import InputError
 from optcc.files.bundled import PREFIX as EXAMPLE
 from optcc.files.bundled import located
-from optcc.files.reading import may_be_tree, read_file, shown
+from optcc.files.reading import ZIP, may_be_tree, read_file, shown
 from optcc.values.cluster import Cluster
 
 __all__ = ["Assumption", "Measured", "Topology", "apply_failures", "load_topology", "parse_fail"]
@@ -140,6 +140,9 @@ def _read(path: str, documents_only: bool) -> bytes:
         expected="an NCCL topology XML, a YAML file or a preset",
         hint=f"A preset looks like {PREFIX}servers=8,nics=8,rate=400Gb/s.",
     )
+    if data.startswith(ZIP):
+        hint = "Give the topology that it was made for."
+        raise InputError("not a topology", where=shown(path), expected="text", got="a plan, or another zip", hint=hint)
     if data.startswith(b"\x1f\x8b"):
         try:
             data = zlib.decompressobj(wbits=31).decompress(data, most + 1)  # no more, whatever it unfolds to

@@ -98,8 +98,6 @@ class YamlDocument:
         _, found = self.places.get(f"$.{marker}", (1, "nothing"))
         if found != version:
             hint = f"A {self.kind} file starts with the line `{marker}: {version}`."
-            if "$.plan_id" in self.places:
-                hint = f"It is a plan; give the {self.kind} that it was made for."
             expected = f"{marker}: {version}"
             raise InputError(f"not a {self.kind}", where=self.path, expected=expected, got=found, hint=hint)
         try:

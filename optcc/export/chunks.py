@@ -1,26 +1,26 @@
 """A plan in whole numbers of equal chunks: what executors that know no bytes can run.
 
-Unequal shares become counts of chunks. The schedule is lowered once more as if the buffer had one granule per chunk, so
-that the family itself rounds its cuts; the number of chunks is then the smallest that the format and the buffer's size
-allow. It keeps all of the plan's transfers, and has nearly the best time with perfect overlap. (That time alone would
-take one chunk, in which nothing overlaps.)
+Unequal shares become counts of chunks: the schedule is cut as if the buffer had one granule per chunk. The number of
+chunks is then the smallest that the format and the buffer's size allow. It keeps all of the plan's transfers, and has
+nearly the best time with perfect overlap. (That time alone would take one chunk, in which nothing overlaps.)
 """
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import gcd
-from typing import Any
 
 import numpy as np
 
 from optcc.errors import InputError
+from optcc.planner.search import choose
 from optcc.plans.plan import Plan
+from optcc.schedule.baselines import BASELINES
 from optcc.schedule.columns import GRANULE, Schedule
-from optcc.schedule.inside import InsideServers
-from optcc.schedule.recipe import Recipe, require_segments
+from optcc.schedule.recipe import require_segments
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
 
@@ -145,25 +145,18 @@ def finer(made: Chunked, parts: int, unit: int = 1) -> Chunked | None:
 
 
 def deeper(plan: Plan, segments: int | None) -> Plan:
-    """The plan with another number of segments; None: as it is. Raises InputError for one out of range."""
-    if segments is None:
+    """The plan with another number of segments; None: as it is. Raises InputError for one out of range.
+
+    It is planned anew, by the same family or baseline.
+    """
+    if segments is None or segments == plan.segments:
         return plan
-    recipe = _as_deep(plan.recipe, segments)
-    recipe.check(plan.cluster)
-    return replace(plan, recipe=recipe)
-
-
-def _as_deep(recipe: Recipe, segments: int) -> Recipe:
-    if isinstance(recipe, InsideServers):  # as deep as the deepest of what runs between servers
-        require_segments(segments)
-        depths = [max(1, bundle.inner.segments * segments // recipe.segments) for bundle in recipe.bundles]
-        bundles = zip(recipe.bundles, depths, strict=True)
-        return replace(recipe, bundles=tuple(replace(b, inner=_as_deep(b.inner, depth)) for b, depth in bundles))
-    other: dict[str, Any] = {"segments": segments}
-    if getattr(recipe, "segment_sizes", None) is not None:
-        other["segment_sizes"] = None
-    made: Recipe = replace(recipe, **other)  # type: ignore[type-var]
-    return made
+    require_segments(segments)
+    for make in BASELINES.values():
+        with suppress(InputError):  # one that does not apply to the cluster
+            if make(plan.cluster, plan.segments).content() == plan.choices:
+                return replace(plan, recipe=make(plan.cluster, segments))
+    return replace(plan, recipe=choose(plan.cluster, plan.bound, family=plan.family, segments=segments))
 
 
 def _divisors(units: int, most: int) -> list[int]:
@@ -171,10 +164,8 @@ def _divisors(units: int, most: int) -> list[int]:
 
 
 def _round(plan: Plan, chunks: int) -> Chunked:
-    small = plan.recipe.lower(plan.cluster, chunks * GRANULE)
+    small = plan.schedule().resized(chunks * GRANULE)
     start, count = (small.offset // GRANULE).tolist(), (small.length // GRANULE).tolist()
-    if ((small.offset % GRANULE) | (small.length % GRANULE)).any():
-        raise InputError("cuts between chunks", where="plan", expected="a family that cuts at whole granules")
     group = _groups(start, count)
     columns = zip(small.src.tolist(), small.dst.tolist(), start, count, small.reduce.tolist(), group, strict=True)
     scale = Fraction(plan.bound.nbytes, chunks * GRANULE)

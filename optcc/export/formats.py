@@ -14,7 +14,7 @@ from typing import Any
 from optcc.errors import InputError
 from optcc.export.chunks import Chunked, deeper
 from optcc.export.sends import Node, out_of_order
-from optcc.files.reading import beginning, from_first, is_stdin, json_object, read_file, shown, text_of
+from optcc.files.reading import ZIP, beginning, from_first, is_stdin, json_object, read_file, shown, text_of
 from optcc.files.writing import check_place, is_plain, is_stdout, staged, write_file
 from optcc.plans.plan import Plan
 from optcc.simulation.simulator import simulate
@@ -65,7 +65,7 @@ class Exported:
         if self.rounded is not None:
             value |= {
                 "chunks": self.rounded.chunks,
-                "segments": self.rounded.plan.recipe.segments,
+                "segments": self.rounded.plan.segments,
                 "threadblocks": self.threadblocks,
                 "fluid_ratio": float(self.rounded.ratio),
                 "simulated_ratio": self.rounded.simulated_ratio,
@@ -221,6 +221,8 @@ def reader_of(path: Path) -> Callable[[], Reread] | None:
     """
     if path.name.endswith(TRACE):
         return partial(_run_chakra, path)
+    if beginning(path, len(ZIP)) == ZIP:  # a plan
+        return None
     data = beginning(path, MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise InputError("too large", where=shown(path), expected=f"at most {MAX_BYTES} bytes", got="more")
@@ -233,8 +235,6 @@ def reader_of(path: Path) -> Callable[[], Reread] | None:
     try:
         text = text_of(data)
     except UnicodeDecodeError:
-        return None
-    if json_object(text, "format", "plan_id") is not None:  # a plan, whose certificate may name a collective, too
         return None
     for content, reader in (
         (from_first("num_ranks", text), _run_goal),

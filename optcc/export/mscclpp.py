@@ -96,7 +96,7 @@ def _choose(plan: Plan, segments: int | None, chunks: int | None, threadblocks: 
 
 
 def _depths(plan: Plan) -> list[int]:
-    depth = plan.recipe.segments
+    depth = plan.segments
     return sorted({max(1, depth // 4**n) for n in range(DEPTHS - 1)} | {1}, reverse=True)
 
 

@@ -134,7 +134,7 @@ def attempt(
 
     def plan_for(lost: dict[str, Fraction]) -> Plan:
         cluster = degraded(scaled.cluster, lost)
-        return api.plan(cluster, scaled.bound.nbytes, segments=scaled.recipe.segments) if lost else scaled
+        return api.plan(cluster, scaled.bound.nbytes, segments=scaled.segments) if lost else scaled
 
     def job(plan: Plan) -> Job:
         return Job(

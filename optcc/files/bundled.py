@@ -1,4 +1,4 @@
-"""The examples that come with optcc, whether installed or in a checkout: topologies, plans, programs.
+"""The examples that come with optcc, whether installed or in a checkout: topologies, programs.
 
 ``optcc/examples`` is a relative link to ``examples/`` in a checkout, and a folder of the package once installed.
 """
@@ -15,11 +15,6 @@ PREFIX = "example:"
 EXAMPLES = {
     "h100-8x400g.nccl-topo.xml": "a server in NCCL's topology XML: 8 GPUs, 8 NICs of 400 Gb/s",
     "two-degraded.yaml": "eight servers in optcc's YAML, two of them degraded; its comments explain every field",
-    "choices.plan.json": "a plan as `optcc plan -o` writes it",
-    "nested-rings.plan.json": "a plan with every transfer inside: nested rings",
-    "gpus.plan.json": "a plan with every transfer inside: GPUs as ranks",
-    "trees.plan.json": "a plan with its layout inside: complementary trees",
-    "packed-trees.plan.json": "a plan with its layout inside: packed trees",
     "walk_plan.c": "prints a plan by the reader in C",
     "replan.c": "a client of `optcc serve` in C",
     "check_bound.py": "checks a file of `optcc bound --json` without optcc",

@@ -104,6 +104,8 @@ def beginning(path: str | Path, most: int) -> bytes:
         return b""
 
 
+ZIP = b"PK\3\4"
+"""What a zip begins with, and so a plan file."""
 _TAR_SUM = re.compile(rb" *[0-7]{1,7}[ \0]*")
 """Of a header of a tarball, at its place there."""
 

@@ -1,5 +1,5 @@
 """Which family of schedules and how many segments: candidates are simulated, the fastest is the plan.
 
-Imported by: api, cli, serve, study.
+Imported by: api, cli, export, serve, study.
 Imports: machine, plans, schedule, simulation, theory, values.
 """

@@ -1,5 +1,5 @@
 """What commands print for people: tables, pictures, the doctor's findings.
 
 Imported by: cli, diagnose, serve.
-Imports: fault_run, plans, schedule, simulation, theory, values.
+Imports: fault_run, plans, simulation, theory, values.
 """

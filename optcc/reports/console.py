@@ -19,7 +19,6 @@ from rich.table import Table
 from rich.text import Text
 
 from optcc.plans.plan import Plan
-from optcc.schedule.columns import Schedule
 from optcc.values.bound import GBPS, LARGEST_GAP, Bound, BoundWithCosts, ProgramCertificate, bound_json
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_rate, format_seconds, format_size
@@ -296,7 +295,7 @@ def print_simulation(value: dict[str, Any]) -> None:
 def timeline_title(plan: Plan) -> str:
     """One line that says what a timeline shows."""
     size, ranks = format_size(plan.bound.nbytes), len(plan.cluster.ranks)
-    return f"{plan.recipe.family}, {size} per rank, {ranks} ranks, {plan.recipe.segments} segments (simulated)"
+    return f"{plan.family}, {size} per rank, {ranks} ranks, {plan.segments} segments (simulated)"
 
 
 @dataclass(frozen=True)
@@ -316,16 +315,13 @@ MOST_SIMULATED = 2**21
 """Transfers of a plan whose time is simulated for the report: about two seconds. 128 servers, 64 segments deep."""
 
 
-def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction, schedule: Schedule | None = None) -> ExpectedTime:
-    """The plan's simulated time, unless there are more than `MOST_SIMULATED` transfers or so.
-
-    schedule : what the plan lowers to, where that is at hand
-    """
+def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction) -> ExpectedTime:
+    """The plan's simulated time, unless there are more than `MOST_SIMULATED` transfers."""
     from optcc.simulation.simulator import simulate
 
     time_s = ready_s = None
-    if 2 * len(plan.cluster.ranks) ** 2 * plan.recipe.segments <= MOST_SIMULATED:
-        schedule = plan.schedule() if schedule is None else schedule
+    schedule = plan.schedule()
+    if len(schedule) <= MOST_SIMULATED:
         time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
         ready_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk, service="ready").time_s
     return ExpectedTime(time_s, ready_s, float(alpha), float(per_chunk))
@@ -347,15 +343,15 @@ def plan_json(plan: Plan) -> dict[str, Any]:
     """The JSON value of `optcc plan`."""
     return {
         **bound_json(plan.bound, plan.cluster),
-        "family": plan.recipe.family,
-        **plan.recipe.content(),
+        "family": plan.family,
+        **plan.choices,
         "fluid_s": float(plan.fluid_s),
         "plan_id": plan.plan_id,
     }
 
 
 def _plan_rows(table: Table, plan: Plan) -> None:
-    for label, text in plan.recipe.describe(plan.cluster):
+    for label, text in plan.told:
         table.add_row(f"  {label}", text)
     table.add_row("  plan id", plan.plan_id)
     gap = plan.fluid_s / plan.bound.seconds - 1 if plan.bound.seconds else Fraction(0)
@@ -366,7 +362,7 @@ def _plan_rows(table: Table, plan: Plan) -> None:
 def print_plan(plan: Plan, found: ExpectedTime | None = None) -> None:
     """The bound's lines and the plan's, and what it is expected to take."""
     print_bound(plan.bound, plan.cluster)
-    table = plain_table(f"plan: {plan.recipe.family}")
+    table = plain_table(f"plan: {plan.family}")
     _plan_rows(table, plan)
     if found is not None:
         if found.time_s is None:

@@ -110,12 +110,12 @@ def compared_with_ring(plan: Plan, own: Sequence[float], ring: Sequence[float]) 
 
 def _is_ring(plan: Plan) -> bool:
     """Whether every byte goes around a ring of all ranks, in even parts by each rank's NICs, which are alike."""
-    shares = plan.recipe.content().get("shares") or []
+    shares = plan.choices.get("shares") or []
     rates = [{(nic.out_rate, nic.in_rate) for nic in rank.nics if nic.alive} for rank in plan.cluster.ranks]
     alike = all(len(of_rank) == 1 for of_rank in rates)
     ring = len(plan.cluster.ranks)
-    nested = plan.recipe.family == "nested-rings" and bool(shares) and all(share["ring"] == ring for share in shares)
-    return alike and (nested or plan.recipe.family == "ring")
+    nested = plan.family == "nested-rings" and bool(shares) and all(share["ring"] == ring for share in shares)
+    return alike and (nested or plan.family == "ring")
 
 
 def where_run(outcome: Run) -> str:
@@ -172,7 +172,7 @@ def fault_run_json(outcome: FaultRun | BrokenFaultRun) -> dict[str, Any]:
         "slowdown": float(outcome.slowdown),
         "clock_error_s": 0.0,
         "plan_id": outcome.plan.plan_id,
-        "family": outcome.plan.recipe.family,
+        "family": outcome.plan.family,
         "after_plan_id": None,
         "after_family": None,
         "phases": {},
@@ -194,7 +194,7 @@ def _whole_json(outcome: FaultRun) -> dict[str, Any]:
         "conclusive": outcome.hit,
         "clock_error_s": outcome.clock_error_s,
         "after_plan_id": outcome.after_plan.plan_id,
-        "after_family": outcome.after_plan.recipe.family,
+        "after_family": outcome.after_plan.family,
         "phases": {phase.name: _phase_json(phase) for phase in outcome.phases},
         "nics_left": {nic: float(left) for nic, left in outcome.lost.items()},
         "returned": list(outcome.returned),
@@ -248,9 +248,9 @@ def print_fault_run(outcome: FaultRun) -> None:
     )
     old, new = outcome.plan, outcome.after_plan
     if new.plan_id == old.plan_id:
-        timeline.add_row("next", "same plan", old.plan_id, old.recipe.family)
+        timeline.add_row("next", "same plan", old.plan_id, old.family)
     else:
-        timeline.add_row("next", "new plan", new.plan_id, f"{new.recipe.family}, after {old.plan_id}")
+        timeline.add_row("next", "new plan", new.plan_id, f"{new.family}, after {old.plan_id}")
     show(timeline)
     show_clock_error(outcome.clock_error_s)
     for failover in outcome.failovers:

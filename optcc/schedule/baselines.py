@@ -5,11 +5,11 @@ docs/baselines.md tells what each does, its closed form and its source.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,7 @@ from optcc.schedule.assemble import (
     segment_bounds,
 )
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.nested import Ordering
-from optcc.schedule.recipe import LEAF_LAST, MAX_SEGMENTS, PLAIN, Recipe, Segments, require, ring_channel
+from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, Segments, require
 from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster
@@ -166,14 +165,6 @@ class R2cc(Recipe):
             ("stage 2", f"{float(self.tail) * 100:.4g} % to {name}, summed and broadcast in {self.chunks} chunks"),
             ("segments", f"{self.segments}, {in_channels(self.channels)}"),
         ]
-
-    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        start = granule((1 - self.tail) * schedule.nbytes, schedule.nbytes)
-        healthy = [r for r in range(schedule.ranks) if r != self.weak]
-        whole = segment_bounds(0, start, self.segments, schedule.ranks).tolist()
-        tail = segment_bounds(start, schedule.nbytes, self.segments, len(healthy)).tolist()
-        yield ring_channel(range(schedule.ranks), (), [(g, PLAIN, cuts) for g, cuts in enumerate(whole)])
-        yield ring_channel(healthy, [self.weak], [(g, LEAF_LAST, cuts) for g, cuts in enumerate(tail)])
 
 
 def _parts(sections: NDArray[np.int64], groups: int, parts: int) -> NDArray[np.int64]:
@@ -339,16 +330,6 @@ class OptccPaper(Recipe):
             ("share", f"{float(self.nested) * 100:.4g} % in patterns A B C D around {name}, the rest in a ring of all"),
             ("segments", f"{self.segments}, equal, {in_channels(self.channels)}"),
         ]
-
-    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        """Patterns A and C add the degraded rank last, B and D first; four segments share a number."""
-        cut = granule(self.nested * schedule.nbytes, schedule.nbytes)
-        healthy = [r for r in range(schedule.ranks) if r != self.weak]
-        inner = segment_bounds(0, cut, self.segments, len(healthy)).tolist()
-        outer = segment_bounds(cut, schedule.nbytes, self.segments, schedule.ranks).tolist()
-        turns = (str(Ordering.VIA_LEAF), str(Ordering.LEAF_FIRST))
-        yield ring_channel(healthy, [self.weak], [(g // 4, turns[g % 2], cuts) for g, cuts in enumerate(inner)])
-        yield ring_channel(range(schedule.ranks), (), [(g // 4, PLAIN, cuts) for g, cuts in enumerate(outer)])
 
 
 def ring(cluster: Cluster, segments: int) -> PlainRing:

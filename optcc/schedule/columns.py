@@ -153,6 +153,37 @@ class Schedule:
         """The rows that must have finished before `row` may start."""
         return self.dep_idx[self.dep_ptr[row] : self.dep_ptr[row + 1]]
 
+    def resized(self, nbytes: int) -> Schedule:
+        """The same for another number of bytes: every cut of the buffer moves in proportion, to the nearest granule.
+
+        Transfers that would carry nothing are left out, and nobody waits for them.
+        """
+        if nbytes == self.nbytes:
+            return self
+        ends = np.concatenate((self.offset, self.offset + self.length))
+        cuts, places = np.unique(ends, return_inverse=True)
+        whole = 2 * self.nbytes * GRANULE
+        moved = [min(nbytes, GRANULE * ((2 * cut * nbytes + whole // 2) // whole)) for cut in cuts.tolist()]
+        if moved and int(cuts[-1]) == self.nbytes:
+            moved[-1] = nbytes
+        offset, end = np.array(moved, np.int64)[places].reshape(2, -1)
+        kept = end > offset
+        number = np.cumsum(kept) - 1
+        waiting = np.repeat(np.arange(len(self)), np.diff(self.dep_ptr))
+        live = kept[waiting] & kept[self.dep_idx]
+        waits = np.bincount(number[waiting[live]], minlength=int(kept.sum()))
+        return self.replace(
+            nbytes=nbytes,
+            route=self.route[kept],
+            offset=offset[kept],
+            length=(end - offset)[kept],
+            reduce=self.reduce[kept],
+            stage=self.stage[kept],
+            segment=self.segment[kept],
+            dep_ptr=np.concatenate(([0], np.cumsum(waits))).astype(np.int64),
+            dep_idx=number[self.dep_idx[live]],
+        )
+
     def replace(self, **columns: Any) -> Schedule:
         """A copy with some columns or tables exchanged (the tests break schedules this way)."""
         kept = {name: getattr(self, name) for name in self.__dataclass_fields__}

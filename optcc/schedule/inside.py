@@ -37,7 +37,6 @@ from optcc.schedule.recipe import (
     MAX_SEGMENTS,
     CandidateFamily,
     Costs,
-    OfFamily,
     Recipe,
     Segments,
     default_segments,
@@ -48,7 +47,7 @@ from optcc.schedule.striped import Moves, StripedExchange
 from optcc.schedule.tuned import FREE_RUNS, LARGE, MANY, WAYS
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster, Fabric, Nic, Rank, Server
-from optcc.values.json_records import LAST, As, FieldError, Index, Least, Natural
+from optcc.values.json_records import LAST, As, Codec, FieldError, Index, Json, Least, Natural
 
 # The GPU groups that take part in the schedule between servers, and the shares with which their GPUs gather and
 # carry.
@@ -77,14 +76,8 @@ class RowsOfShares:
         rows = tuple(dict.fromkeys(shares))
         return cls(rows, tuple(rows.index(row) for row in shares))
 
-    def shares(self) -> Shares:
-        """The same, by groups. FieldError for a row that is not there."""
-        if self.crews and max(self.crews) >= len(self.rows):
-            raise FieldError(f"rows below {len(self.rows)}", max(self.crews)).inside("crews")
-        return tuple(self.rows[row] for row in self.crews)
 
-
-SharesInRows = Annotated[Shares, As(RowsOfShares, RowsOfShares.of, RowsOfShares.shares)]
+SharesInRows = Annotated[Shares, As(RowsOfShares, RowsOfShares.of)]
 
 
 @dataclass(frozen=True)
@@ -824,10 +817,19 @@ def _ranks(part: Placed) -> Ints:
     return np.array(table, np.int64)
 
 
-INNER: dict[str, type[NestedRings] | type[StripedExchange]] = {
-    inner.family: inner for inner in (NestedRings, StripedExchange)
-}
-"""Recipes that may run between servers."""
+class _Inner(Codec):
+    """A recipe as members "family" and "inner" of the object that it is in; only written."""
+
+    flat = True
+
+    def read(self, raw: Json) -> Recipe:
+        raise FieldError("nothing", raw)
+
+    def check(self, value: Recipe) -> None:
+        """Nothing: it is checked against its cluster."""
+
+    def write(self, value: Recipe) -> Json:
+        return {"family": value.family, "inner": value.content()}
 
 
 @dataclass(frozen=True)
@@ -849,7 +851,7 @@ class Bundle:
     teams: Natural
     gather: SharesInRows
     carry: SharesInRows
-    inner: Annotated[Recipe, OfFamily("inner", INNER), LAST]
+    inner: Annotated[Recipe, _Inner(), LAST]
     hand_on: bool = False
     straight: bool = False
 

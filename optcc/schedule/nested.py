@@ -17,12 +17,12 @@ Either way every leaf sends each byte once and receives it once. The plain ring 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,7 +41,7 @@ from optcc.schedule.assemble import (
     require_memory,
 )
 from optcc.schedule.columns import Schedule, Stage
-from optcc.schedule.recipe import PLAIN, CandidateFamily, Costs, Recipe, Segments, Window, require, ring_channel
+from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, Window, require
 from optcc.schedule.routes import Routes
 from optcc.schedule.tuned import FEW_LEAVES, LEAF_SECTIONS, MANY
 from optcc.values.cluster import Cluster
@@ -172,7 +172,7 @@ class RingShare:
     share: Fraction
 
 
-RingAndShare = Annotated[tuple[int, Fraction], As(RingShare, lambda pair: RingShare(*pair), astuple)]
+RingAndShare = Annotated[tuple[int, Fraction], As(RingShare, lambda pair: RingShare(*pair))]
 
 
 @dataclass(frozen=True)
@@ -296,15 +296,6 @@ class NestedRings(Recipe):
         least_s = float(bound.seconds + hops * (costs.alpha + costs.per_chunk))
         makes = (fine, coarse) if many and costs else (fine,)
         return [CandidateFamily(cls.family, make, least_s=least_s) for make in makes]
-
-    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        ranks, turns = len(self.order), len(self.orderings)
-        window = -(-self.window // turns) * turns
-        for place, m, bounds in self._patterns(schedule.nbytes):
-            segments = []
-            for g, cuts in enumerate(bounds.tolist()):
-                segments.append((g, str(self.orderings[(g + place) % turns]) if m < ranks else PLAIN, cuts))
-            yield ring_channel(self.order[ranks - m :], self.order[: ranks - m], segments, window)
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> NestedRings:
         """Ranks in the order of their rates."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
 from math import isqrt
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -30,7 +30,6 @@ from optcc.schedule.recipe import (
     Window,
     default_segments,
     require,
-    tree_channels,
 )
 from optcc.schedule.routes import Routes, busiest_seconds
 from optcc.schedule.tuned import MOST_ROOTS
@@ -42,7 +41,7 @@ if TYPE_CHECKING:
     from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
-# Arcs of trees: from rank to rank, and as text, as plan files have them.
+# Arcs of trees: from rank to rank, and as text, as plan files tell them.
 
 
 class Arc(NamedTuple):
@@ -294,9 +293,6 @@ class PackedTrees(Recipe):
             hops = max(tree.hops for tree in found)
             segments = max(1, min(segments, isqrt(int(bound.seconds * hops / (costs.per_chunk * len(found))))))
         return PackedTrees(found, segments)
-
-    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        return tree_channels(schedule, self.under_way)
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> PackedTrees:
         """Every arc between the ranks that take its ends' parts."""

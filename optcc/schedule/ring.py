@@ -7,13 +7,13 @@ the NICs of its two servers tells the baselines apart, see `NicSpread`.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import cache
 from itertools import pairwise
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -30,7 +30,7 @@ from optcc.schedule.assemble import (
     segment_bounds,
 )
 from optcc.schedule.columns import Schedule
-from optcc.schedule.recipe import PLAIN, Recipe, Segments, ring_channel
+from optcc.schedule.recipe import Recipe, Segments
 from optcc.schedule.routes import Routes
 from optcc.values.cluster import Cluster, Nic, Server
 
@@ -163,7 +163,3 @@ class PlainRing(Recipe):
             NicSpread.CHANNELS: "every segment on one NIC of each",
         }
         return [("ring", f"all {len(cluster.ranks)}, {carries[self.spread]}"), ("segments", f"{self.segments}")]
-
-    def layout(self, schedule: Schedule) -> Iterable[dict[str, Any]]:
-        bounds = segment_bounds(0, schedule.nbytes, self.segments, schedule.ranks).tolist()
-        return [ring_channel(range(schedule.ranks), (), [(g, PLAIN, cuts) for g, cuts in enumerate(bounds)])]

@@ -142,6 +142,11 @@ class Routes:
             return self._add(key, src, dst, lanes)
         return self._index[key]
 
+    def given(self, src: int, dst: int, lanes: Sequence[tuple[int, int, Fraction]]) -> int:
+        """As `pinned`, but always another route, even where there is an equal one."""
+        self._check(src, dst, lanes)
+        return self._add(object(), src, dst, lanes)
+
     def alike(self, src: int, dst: int, pairs: Sequence[tuple[int, int]], shares: tuple[Fraction, ...]) -> int:
         """As `pinned`, for many pairs of ranks whose lanes have the same shares: (ports out and in) by lane. The shares
         are checked once, and the pair may have one such route only.
@@ -417,3 +422,11 @@ def _left_of(lane: Lane, ports: tuple[Port, ...], left: Mapping[str, tuple[Fract
     """The part of a lane that it still carries; NVLink ports are always what they were."""
     out, into = ports[lane.out], ports[lane.into]
     return ALL if out.nvlink else min(left[out.name][0], left[into.name][1])
+
+
+def rated(schedule: Schedule, cluster: Cluster) -> Schedule:
+    """`schedule` with its ports and links at the rates of `cluster`, which has the same live NICs."""
+    routes = Routes(cluster)
+    if (routes.ports, routes.links) == (schedule.ports, schedule.links):
+        return schedule
+    return schedule.replace(ports=routes.ports, links=routes.links)

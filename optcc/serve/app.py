@@ -89,13 +89,11 @@ async def _measurement(service: PlanningService, request: Request) -> bytes:
 
 async def _job_plan(service: PlanningService, request: Request) -> bytes:
     given = dict(request.query_params)
-    size, lowered = given.pop("size", "1GiB"), given.pop("lowered", None)
+    size = given.pop("size", "1GiB")
     if given:
-        body = ErrorBody("InputError", "unknown parameter", "query", "size, lowered", ", ".join(given)[:100])
+        body = ErrorBody("InputError", "unknown parameter", "query", "size", ", ".join(given)[:100])
         raise ReplyError(422, body)
-    if lowered not in (None, "layout"):
-        raise ReplyError(422, ErrorBody("InputError", "not a form", "lowered", "layout", lowered[:60]))
-    return await service.job_plan(request.path_params["job"], size, lowered)
+    return await service.job_plan(request.path_params["job"], size)
 
 
 async def _forget(service: PlanningService, request: Request) -> bytes:
@@ -116,7 +114,6 @@ async def _metrics(service: PlanningService, request: Request) -> bytes:
 
 
 _SIZE = ("size", "Bytes per rank, such as 64MiB; 1GiB when it is not given.")
-_LOWERED = ("lowered", "layout: the plan file also says what it lowers to.")
 ENDPOINTS = (
     HttpRoute("POST", "/v1/plan", "A plan from scratch, or the kept reply.", _plan, PlanRequest, PlanReply),
     HttpRoute("POST", "/v1/jobs", "Keep plans ready for a cluster.", _register, JobRequest, JobReply, 201),
@@ -126,7 +123,7 @@ ENDPOINTS = (
     HttpRoute("POST", "/v1/jobs/{job}/measurements", "How long the job's AllReduce took, for the metrics.",
              _measurement, MeasurementRequest, status=204),
     HttpRoute("GET", "/v1/jobs/{job}/plan", "The whole plan file of a job as it is now.", _job_plan, None, PlanReply,
-             query=(_SIZE, _LOWERED)),
+             query=(_SIZE,)),
     HttpRoute("DELETE", "/v1/jobs/{job}", "Forget a job.", _forget, status=204),
     HttpRoute("GET", "/v1/health", "Whether the service answers, and what it holds.", _health, None, HealthReply,
              quick=True),

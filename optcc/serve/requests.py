@@ -53,7 +53,6 @@ class ServeSettings:
 MOST_FAILURES = 4096
 Text = Annotated[str, msgspec.Meta(min_length=1, max_length=1024)]
 Short = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-Lowered = Literal["layout"]
 
 
 class _Request(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -76,12 +75,11 @@ class ClusterRequest(_Request, frozen=True):
 
 
 class PlanRequest(ClusterRequest, frozen=True):
-    """One plan. `lowered`: the plan file also says what it lowers to (docs/plan-format.md)."""
+    """One plan."""
 
     size: Short = "1GiB"
     family: Short | None = None
     segments: Annotated[int, msgspec.Meta(ge=1, le=65536)] | None = None
-    lowered: Lowered | None = None
 
 
 class JobRequest(ClusterRequest, frozen=True):
@@ -136,9 +134,9 @@ class ErrorReply(msgspec.Struct, frozen=True):
 
 
 class PlanReply(msgspec.Struct, frozen=True):
-    """`plan` is a plan file; `notes` say what was skipped or assumed in the topology."""
+    """`plan` is a plan file (docs/plan-format.md) in base64; `notes`: what was skipped or assumed in the topology."""
 
-    plan: dict[str, Any]
+    plan: str
     notes: list[str] = msgspec.field(default_factory=list)
 
 

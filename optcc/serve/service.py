@@ -10,6 +10,7 @@ import asyncio
 import hashlib
 import secrets
 import threading
+from base64 import b64encode
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -49,8 +50,8 @@ from optcc.serve.planning import (
     WorkOutcome,
     described,
     guarded,
-    lowered_text,
-    plan_text,
+    new_plan,
+    plan_file,
     prepare,
     read_cluster,
     size_of,
@@ -63,6 +64,7 @@ from optcc.serve.requests import (
     JobReply,
     JobRequest,
     MeasurementRequest,
+    PlanReply,
     PlanRequest,
     Readiness,
     ReplyError,
@@ -251,7 +253,7 @@ def refusal(error: LateError | MemoryLimitError) -> ReplyError:
     body = described(error)
     if isinstance(error, LateError):
         return ReplyError(504, body)
-    hint = "Fewer servers or segments, or without lowered; or start the service with a larger --memory."
+    hint = "Fewer servers or segments; or start the service with a larger --memory."
     return ReplyError(422, ErrorBody(body.type, body.what, hint=hint))
 
 
@@ -400,8 +402,7 @@ class PlanningService:
         """A plan from scratch, or the same bytes as the last time that this was asked."""
 
         async def make() -> bytes:
-            text, notes = await self._workers.call(plan_text, request)
-            return _plan_reply(text, notes)
+            return _plan_reply(*await self._workers.call(new_plan, request))
 
         return await self._shared.get(b"plan", request, make)
 
@@ -470,7 +471,7 @@ class PlanningService:
 
         return await job.events.run(tell, certain=True)  # it happened, whether its caller is still there or not
 
-    async def job_plan(self, name: str, size: str, lowered: str | None) -> bytes:
+    async def job_plan(self, name: str, size: str) -> bytes:
         """The plan file of a job as it is, for any size."""
         job, nbytes = self._job(name), size_of(size)
 
@@ -480,13 +481,10 @@ class PlanningService:
 
         # Equal plans have equal recipes on equal clusters. The plan's own: there may be another event by now.
         plan, changed = await job.looks.run(choose)
-        recipe = plan.recipe.content()
-        key = {"job": name, "changed": changed, "size": nbytes, "recipe": recipe, "lowered": lowered}
+        key = {"job": name, "changed": changed, "size": nbytes, "recipe": plan.choices}
 
         async def make() -> bytes:
-            if lowered is None:
-                return _plan_reply(await job.looks.run(lambda: lowered_text(plan, None)), job.notes)
-            return _plan_reply(await self._workers.call(lowered_text, plan, lowered), job.notes)
+            return _plan_reply(await self._workers.call(plan_file, plan), job.notes)
 
         return await self._shared.get(b"job", key, make)
 
@@ -542,9 +540,8 @@ class PlanningService:
         return self.jobs[name]
 
 
-def _plan_reply(text: str, notes: tuple[str, ...]) -> bytes:
-    # The plan's own bytes go out: decoding them to encode them again would be most of the work.
-    return b'{"plan":' + text.encode() + b',"notes":' + msgspec.json.encode(notes) + b"}"
+def _plan_reply(plan: bytes, notes: tuple[str, ...]) -> bytes:
+    return msgspec.json.encode(PlanReply(b64encode(plan).decode(), list(notes)))
 
 
 def _job_reply(job: ServedCluster, answer: Replanned, progress: Progress | None = None) -> JobReply:
@@ -563,8 +560,8 @@ def _brief(plan: Plan) -> Brief:
     bound = plan.bound
     return Brief(
         bound.nbytes,
-        plan.recipe.family,
-        plan.recipe.content(),
+        plan.family,
+        plan.choices,
         str(bound.seconds),
         float(bound.seconds),
         bound.bottleneck,

@@ -108,8 +108,8 @@ class Planning(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         simulated = time.perf_counter()
         least = lower_bound_with_costs(cluster, self.nbytes, alpha=ALPHA, per_chunk=PER_CHUNK)
         return PlanningResult(
-            family=made.recipe.family,
-            segments=made.recipe.segments,
+            family=made.family,
+            segments=made.segments,
             transfers=len(schedule),
             plan_s=planned - begin,
             lower_s=lowered - planned,

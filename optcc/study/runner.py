@@ -101,8 +101,7 @@ def _simulated(plan: Plan, job: SweepJob) -> SweepResult:
     except OptccError as error:
         return replace(result, error=str(error))
     fluid_s = float(plan.fluid_s) if job.algorithm == "optcc" else None
-    recipe = chosen.recipe
-    return replace(result, simulated_s=time_s, family=recipe.family, segments=recipe.segments, fluid_s=fluid_s)
+    return replace(result, simulated_s=time_s, family=chosen.family, segments=chosen.segments, fluid_s=fluid_s)
 
 
 def run(

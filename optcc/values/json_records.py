@@ -1,11 +1,11 @@
 """JSON: its text, canonical or for people, and classes that describe their own.
 
-Of such a class reader, writer, check and JSON Schema follow from its fields' annotations.
+Of such a class reader, writer and check follow from its fields' annotations.
 
 A frozen dataclass is an object with its fields as members; fields that are not compared, or follow from others
 (``init=False``), are not in it. Of the types, `int` is a whole number from 0, and `Fraction` an exact number as text
 such as "3/5". ``tuple[X, ...]`` is an array, ``tuple[X, Y]`` an array of two, and ``X | None`` may be null. Dataclasses
-in a union are told apart by a `Literal` field that they have in common. A TypedDict is an object that is only written.
+in a union are told apart by a `Literal` field that they have in common.
 
 What a type does not say is a mark in ``Annotated``: a `Codec`, such as ``Whole(1, 64)``, or one of `Called`, `Least`,
 `OMITTED` and `LAST`. The class's docstring describes the fields, as "name : text".
@@ -13,23 +13,20 @@ What a type does not say is a mark in ``Annotated``: a `Codec`, such as ``Whole(
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from enum import Enum
 from fractions import Fraction
 from functools import cache
 from json.encoder import encode_basestring_ascii as _quoted
 from types import NoneType, UnionType
-from typing import Annotated, Any, ClassVar, Literal, NotRequired, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Union, get_args, get_origin, get_type_hints
 
 Json = Any
 """None, bool, int, str, lists of them, and dictionaries of them by str."""
-Defs = dict[str, dict[str, Any]]
-"""What a JSON Schema refers to by name."""
 Number = int | Fraction
 MOST_INDEX = 2**31 - 1
 """Readers in other languages have 32 bits for what numbers ranks, ports and the like."""
@@ -80,10 +77,6 @@ class Codec(ABC):
     def check(self, value: Any) -> None:
         """Raise FieldError unless `read` could have made `value`."""
 
-    @abstractmethod
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        """The JSON Schema of what `write` writes; what has a name is put into `defs`."""
-
     def write(self, value: Any) -> Json:
         """`value` as JSON."""
         return value
@@ -103,10 +96,6 @@ class Whole(Codec):
     def check(self, value: Any) -> None:
         if type(value) is not int or value < self.least or (self.most is not None and value > self.most):
             raise FieldError(f"a whole number{_between(self.least, self.most)}", value)
-
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        most = {} if self.most is None else {"maximum": self.most}
-        return {"type": "integer", "minimum": self.least, **most}
 
 
 @dataclass(frozen=True)
@@ -135,10 +124,6 @@ class Exact(Codec):
     def write(self, value: Any) -> Json:
         return str(value)
 
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        words = "A whole number or a fraction"
-        return named("exact", defs, lambda: {"type": "string", "pattern": f"^{self.PATTERN}$", "description": words})
-
 
 _EXACT = re.compile(Exact.PATTERN)
 
@@ -163,10 +148,6 @@ class Text(Codec):
     def write(self, value: Any) -> Json:
         return self.put(value)
 
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        plain: dict[str, Any] = {"type": "string"}
-        return plain if self.pattern is None else {**plain, "pattern": f"^{self.pattern}$", "description": self.words}
-
 
 class Flag(Codec):
     """True or false."""
@@ -178,9 +159,6 @@ class Flag(Codec):
     def check(self, value: Any) -> None:
         if type(value) is not bool:
             raise FieldError("true or false", value)
-
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        return {"type": "boolean"}
 
 
 class Choice(Codec):
@@ -200,9 +178,6 @@ class Choice(Codec):
     def write(self, value: Any) -> Json:
         return value.value if isinstance(value, Enum) else value
 
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        return {"enum": list(self.known)} if len(self.known) > 1 else {"const": next(iter(self.known))}
-
 
 Bytes = Annotated[int, Whole(0, 2**63 - 1)]
 Index = Annotated[int, Whole(0, MOST_INDEX)]
@@ -214,14 +189,6 @@ Natural = Annotated[int, Whole(1)]
 
 def _between(least: Number, most: Number | None) -> str:
     return f", {least} or more" if most is None else f" from {least} to {most}"
-
-
-def named(name: str, defs: Defs, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """A reference to the schema `make()`, which is put into `defs` under `name` unless it is there."""
-    if name not in defs:
-        defs[name] = {}  # it may refer to itself
-        defs[name] = make()
-    return {"$ref": f"#/$defs/{name}"}
 
 
 def placed(step: str | int, do: Callable[[Any], Any], value: Any) -> Any:
@@ -248,9 +215,6 @@ class Nullable(Codec):
     def write(self, value: Any) -> Json:
         return None if value is None else self.inner.write(value)
 
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        return {"anyOf": [self.inner.schema(defs), {"type": "null"}]}
-
 
 @dataclass(frozen=True)
 class Array(Codec):
@@ -273,10 +237,6 @@ class Array(Codec):
     def write(self, value: Any) -> Json:
         return list(map(self.item.write, value))
 
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        least = {"minItems": self.least} if self.least else {}
-        return {"type": "array", "items": self.item.schema(defs), **least}
-
 
 @dataclass(frozen=True)
 class Pair(Codec):
@@ -296,9 +256,18 @@ class Pair(Codec):
     def write(self, value: Any) -> Json:
         return [item.write(part) for item, part in zip(self.items, value, strict=True)]
 
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        items = [item.schema(defs) for item in self.items]
-        return {"type": "array", "prefixItems": items, "items": False, "minItems": len(items)}
+
+@dataclass(frozen=True)
+class Members(Codec):
+    """An object with members of any kind."""
+
+    def read(self, raw: Json) -> dict[str, Any]:
+        self.check(raw)
+        return raw  # type: ignore[no-any-return]
+
+    def check(self, value: Any) -> None:
+        if type(value) is not dict:
+            raise FieldError("an object", value)
 
 
 OMITTED, LAST = "left out where it is the default", "written last"
@@ -358,14 +327,16 @@ _SCALARS: dict[Any, Codec] = {int: Whole(), Fraction: Exact(), bool: Flag(), str
 
 @dataclass(frozen=True)
 class As(Codec):
-    """As the dataclass `record`, which `of` makes of a value and `value` makes a value of."""
+    """As the dataclass `record`, which `of` makes of a value and `value` makes a value of; None: it is only written."""
 
     record: type
     of: Callable[[Any], Any]
-    value: Callable[[Any], Any]
+    value: Callable[[Any], Any] | None = None
     flat: bool = False
 
     def read(self, raw: Json) -> Any:
+        if self.value is None:
+            raise FieldError("nothing", raw)
         return self.value(codec(self.record).read(raw))
 
     def check(self, value: Any) -> None:
@@ -373,10 +344,6 @@ class As(Codec):
 
     def write(self, value: Any) -> Json:
         return codec(self.record).write(self.of(value))
-
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        record = codec(self.record)
-        return record.members_schema(defs) if self.flat and isinstance(record, RecordCodec) else record.schema(defs)
 
 
 @dataclass(frozen=True)
@@ -390,7 +357,6 @@ class RecordField:
     name: str | None
     codec: Codec
     omitted: Any = ...
-    required: bool = True
 
     def left_out(self, value: Any) -> bool:
         """Whether the member is not written for `value`."""
@@ -398,7 +364,7 @@ class RecordField:
 
 
 class RecordCodec(Codec):
-    """An object whose members are the fields of a dataclass, or of a TypedDict.
+    """An object whose members are the fields of a dataclass.
 
     Others are passed over in reading; where the class says ``CLOSED = True`` they are an error.
     """
@@ -446,51 +412,17 @@ class RecordCodec(Codec):
                 found[member.name] = member.codec.write(part)
         return found
 
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        return named(self.kind.__name__, defs, lambda: self.members_schema(defs))
-
-    def members_schema(self, defs: Defs) -> dict[str, Any]:
-        """The schema itself, where `schema` refers to it by the class's name."""
-        told, required, properties = _told(self.kind), list[str](), dict[str, Any]()
-        found = {"type": "object", "required": required, "additionalProperties": False, "properties": properties}
-        for member in self.members:
-            part = member.codec.schema(defs)
-            if member.name is None:
-                required += part.pop("required")
-                properties |= part.pop("properties")
-                found |= part
-            else:
-                properties[member.name] = part
-                required += [member.name] * member.required
-            if member.field in told:
-                text = told[member.field].replace("None", "null" if member.required else "not there")
-                properties[member.name or member.field]["description"] = text
-        return found
-
 
 def _marks(hint: Any) -> tuple[Any, ...]:
     return hint.__metadata__ if get_origin(hint) is Annotated else ()
 
 
 def _member(name: str, hint: Any, default: Any) -> RecordField:
-    required = get_origin(hint) is not NotRequired
-    hint = hint if required else get_args(hint)[0]
     marks, inner = _marks(hint), codec(hint)
     called = next((mark.name for mark in marks if isinstance(mark, Called)), name)
     if OMITTED in marks:
-        return RecordField(name, called, inner.inner if isinstance(inner, Nullable) else inner, default, required=False)
-    return RecordField(name, None if inner.flat else called, inner, required=required)
-
-
-def _told(kind: type) -> dict[str, str]:
-    """What a class's docstring says of its fields, as "name : text" or "name, name : text" on a line or after "; "."""
-    names, told = "|".join(get_type_hints(kind)), dict[str, str]()
-    start = re.compile(rf"(?:^ *|; )((?:{names})(?:, (?:{names}))*) : ", re.MULTILINE)
-    for paragraph in (inspect.getdoc(kind) or "").split("\n\n"):
-        _, *parts = start.split(paragraph)
-        for group, text in zip(parts[::2], parts[1::2], strict=True):
-            told |= dict.fromkeys(group.split(", "), " ".join(text.split()))
-    return told
+        return RecordField(name, called, inner.inner if isinstance(inner, Nullable) else inner, default)
+    return RecordField(name, None if inner.flat else called, inner)
 
 
 class OneOf(Codec):
@@ -515,31 +447,16 @@ class OneOf(Codec):
     def write(self, value: Any) -> Json:
         return self._of(type(value)).write(value)
 
-    def schema(self, defs: Defs) -> dict[str, Any]:
-        return {
-            "type": "object",
-            **told_apart(self.tag, {w: record.schema(defs) for w, record in self.by_word.items()}),
-        }
-
-
-def told_apart(tag: str, by_word: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
-    """The schema of an object with one of the words `by_word` as its member `tag`, which then fits another one, too."""
-    cases = [
-        {"if": {"properties": {tag: {"const": word}}, "required": [tag]}, "then": then}
-        for word, then in by_word.items()
-    ]
-    return {"required": [tag], "properties": {tag: {"enum": list(by_word)}}, "allOf": cases}
-
 
 MOST_MEMBERS = 128
-"""Of one JSON object, as in the reader in C, which looks for a name twice among them."""
+"""Of one JSON object."""
 MAX_DEPTH = 32
-"""Of arrays and objects in each other, as in the reader in C."""
+"""Of arrays and objects in each other."""
 MAX_BYTES = 64 * 2**20
-"""Of a plan file. With `MAX_PARTS` it bounds the memory that reading one takes: a number takes 36 bytes for 4 or more
+"""Of a text. With `MAX_PARTS` it bounds the memory that reading one takes: a number takes 36 bytes for 4 or more
 in the file, with its comma; an array or object takes up to 240, however short it is in the file."""
 MAX_PARTS = 2_000_000
-"""Arrays and objects in one plan file: a layout of 128 servers with 8 NICs, all to all, has half a million."""
+"""Arrays and objects in one text."""
 WIDE = 110
 
 

@@ -1,4 +1,4 @@
-"""Which plan for how many bytes: made by rank 0, sent to all, lowered and kept by each.
+"""Which plan for how many bytes: made by rank 0, sent to all, kept by each.
 
 Ranks that planned by themselves could disagree in the last bit of a simulated time, and would wait for each other for
 ever. So one plans, and says with the plan in which order the transfers go.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+from base64 import b64decode, b64encode
 from collections.abc import Callable
 from contextlib import suppress
 from fractions import Fraction
@@ -85,8 +86,8 @@ class Book:
             log.info("buckets of %s: no plan is %g times as fast as a ring: native", size, self._gain)
             self.plans[buffer.nbytes] = None
             return None
-        plan = Plan.from_json(message["plan"], "the plan of rank 0")
-        log.info("buckets of %s: by plan, %s in %d segments", size, plan.recipe.family, plan.recipe.segments)
+        plan = Plan.from_bytes(b64decode(message["plan"]), "the plan of rank 0")
+        log.info("buckets of %s: by plan, %s in %d segments", size, plan.family, plan.segments)
         self.plans[buffer.nbytes] = plan
         schedule = plan.schedule()
         order = np.frombuffer(turns, np.int32)
@@ -170,7 +171,7 @@ def walk_of(
 
 def _round_s(plan: Plan) -> float:
     """What a port does in one segment's time: shorter rounds wait for each other more often, longer ones idle."""
-    return float(plan.fluid_s / plan.recipe.segments) * 1.01
+    return float(plan.fluid_s / plan.segments) * 1.01
 
 
 def _said(choose: Callable[[], tuple[Plan, bytes] | None]) -> bytes:
@@ -184,7 +185,7 @@ def _said(choose: Callable[[], tuple[Plan, bytes] | None]) -> bytes:
     if chosen is None:
         return json.dumps({"plan": None}).encode() + b"\n"
     plan, turns = chosen
-    return json.dumps({"plan": plan.to_json()}).encode() + b"\n" + turns
+    return json.dumps({"plan": b64encode(plan.to_bytes(packed=True)).decode()}).encode() + b"\n" + turns
 
 
 def broadcast(text: bytes, group: dist.ProcessGroup, device: torch.device) -> bytes:
