@@ -115,9 +115,10 @@ class ProgramCertificate:
     `reached` is possible.
 
     `optcc.theory.bounds.scope_of` says whether it binds every protocol, as `Bound` says; where not, no schedule that
-    forwards and adds is faster by proof id ``tree-pairs``, checked for up to 6 ranks and conjectured beyond. `cuts` and
-    `resource_prices`, over `denominator`, are the dual, which proves `rate`; `prices` tells it in words, dearest first; `primal` proves `reached`, and is None in what a plan file carries.
-    `optcc.theory.check_bound` checks them all. Proof id ``linear-program``.
+    forwards and adds is faster by proof id ``tree-pairs``, checked for up to 6 ranks and conjectured beyond.
+    `cuts` and `resource_prices`, over `denominator`, are the dual, which proves `rate`; `prices` tells it in words,
+    dearest first; `primal` proves `reached`, and is None in what a plan file carries. `optcc.theory.check_bound` checks
+    them all. Proof id ``linear-program``.
     """
 
     rate: Fraction
