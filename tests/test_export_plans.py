@@ -20,12 +20,14 @@ import optcc
 from optcc.cli import main
 from optcc.errors import InputError
 from optcc.export import formats, mscclpp, mscclpp_file, mscclpp_run, sends
-from optcc.export.chunks import chunked, finer, keeps_segments
+from optcc.export.chunks import chunked, deeper, finer, keeps_segments
 from optcc.plans.files import save_plan
 from optcc.plans.plan import Plan
 from optcc.schedule.ring import NicSpread, PlainRing
+from optcc.simulation.verifier import verify
 from optcc.values.cluster import Cluster
 from tests.conftest import degraded
+from tests.plan_cases import cases as plans_of_every_family
 
 MIB = 2**20
 
@@ -133,6 +135,15 @@ def test_more_chunks_lose_less() -> None:
     ratios = [chunked(made, chunks=n).ratio for n in (16, 256, 4096)]
     assert ratios[0] > ratios[1] > ratios[2] >= 1
     assert ratios[2] < Fraction(1005, 1000)
+
+
+@pytest.mark.parametrize("name", plans_of_every_family())
+def test_another_depth_is_the_same_for_a_plan_that_was_read(name: str) -> None:
+    made = plans_of_every_family()[name]
+    other = deeper(Plan.from_bytes(made.to_bytes()), 3)
+    verify(other.schedule())
+    assert (other.family, other.segments) == (made.family, 3)
+    assert other == deeper(made, 3) != made
 
 
 def test_chosen_chunks_are_as_good_as_any() -> None:
