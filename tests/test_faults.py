@@ -185,7 +185,8 @@ def test_a_heap_has_room_for_all_that_a_detour_brings() -> None:
     )
     fault = Fault("server0/nic0", HALF, detect_s=0)
     stripes = stripes_of(many)
-    assert _fabric(many, stripes, fault_tables(many, stripes.lanes, [fault]), 0, 0).room.tolist() == [50, 100, 0, 0]
+    fabric = _fabric(many, stripes, fault_tables(many, stripes.lanes, [fault]), 0, 0, False)
+    assert fabric.arrays["room"].tolist() == [50, 100, 0, 0]
     simulation = optcc.simulate(many, faults=[fault])
     check_conservation(many, simulation)
     assert simulation.time_s == pytest.approx(100)
