@@ -233,6 +233,7 @@ def watched(library: Path, function: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
+@pytest.mark.long
 def test_nothing_is_read_or_written_beyond_its_arrays(tmp_path: Path) -> None:
     """And the results are those of the library that is installed, to the bit."""
     build(tmp_path / "watched.so", CFLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all")
