@@ -1,7 +1,8 @@
 """Compile native/*.c to one shared library: python native/build.py OUTPUT
 
 Any C compiler does, and no header of Python is needed. CC names it, else it is cc, else the one of the package ziglang
-where that is installed. CFLAGS are added. `SOURCES` and `HEADERS` are all files; another one is listed there.
+where that is installed. CFLAGS are added. `SOURCES` are what commands use, the simulator and planning; the engine
+beside them is in no library yet.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 SOURCES = ("assign.c", "clock.c", "simulate.c", "trees.c")
-HEADERS = ("planning.h",)
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC")
 
 

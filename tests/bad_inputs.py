@@ -323,7 +323,11 @@ BAD_INPUTS = [
     bad("segments-none", ["plan", UNIFORM, "--size", "1GiB", "--segments", "0", "-o", "{dir}/p"], ["--segments"]),
     *(
         bad(f"family-{name}", ["plan", UNIFORM, "--size", "1MiB", "--family", name], [f"--family: {what}", f"'{name}'"])
-        for name, what in (("inside-servers", "a family for other clusters"), ("magic", "no such family"))
+        for name, what in (
+            ("inside-servers", "a family for other clusters"),
+            ("ring", "a rival's schedule"),
+            ("magic", "no such family"),
+        )
     ),
     bad("plan-missing", VERIFY, ["a.plan", "cannot be read", "No such file"]),
     bad("plan-binary", VERIFY, ["a.plan", "not a plan file"], _plan(b"\x00\x01")),

@@ -1,12 +1,14 @@
-"""Files and targets of make that pages name: all of them are there."""
+"""Files, targets of make and names of Python that pages name: all of them are there."""
 
 from __future__ import annotations
 
+import pkgutil
 import re
 from pathlib import Path
 
 import pytest
 
+from optcc.errors import InputError
 from tests.test_architecture import ROOT
 
 PAGES = [
@@ -34,6 +36,37 @@ def gone(text: str) -> list[str]:
 @pytest.mark.parametrize("page", sorted(PAGES), ids=lambda page: page.stem)
 def test_files_and_targets_that_pages_name_exist(page: Path) -> None:
     assert gone(page.read_text()) == []
+
+
+def unknown(text: str) -> list[str]:
+    """Names `optcc.a.b` that no module, class or function has."""
+
+    def known(name: str) -> bool:
+        try:
+            pkgutil.resolve_name(name)
+        except (ImportError, AttributeError):
+            return False
+        except InputError:  # it is there, and needs torch or a GPU
+            return True
+        return True
+
+    return sorted(name for name in set(re.findall(r"`(optcc(?:\.[A-Za-z_]\w*)+)[`(]", text)) if not known(name))
+
+
+TELLING = [
+    *PAGES,
+    *(ROOT / "theory").glob("*.py"),
+    *(ROOT / "runtime").rglob("*.py"),
+    *(ROOT / "optcc").glob("**/*.py"),
+]
+
+
+def test_names_of_python_that_pages_and_docstrings_name_exist() -> None:
+    assert {str(path.relative_to(ROOT)): names for path in TELLING if (names := unknown(path.read_text()))} == {}
+    assert unknown("`optcc.plan(x)`, `optcc.theory.bounds`, `optcc.theory.bounds.nothing`, `optcc.nothing`") == [
+        "optcc.nothing",
+        "optcc.theory.bounds.nothing",
+    ]
 
 
 def test_what_a_page_names_is_found() -> None:

@@ -1,6 +1,6 @@
 """What operators' tools say of a server's ports, as evidence: links that are down or slow, and errors that are counted.
 
-Lists of ports are those that topologies are read from (`optcc.discover.readers.PARTS`); a link is held against the
+Lists of ports are those that topologies are read from (`optcc.discover.several.PARTS`); a link is held against the
 healthy rate as sysfs's is. ``perfquery`` and ``ethtool -S`` count errors of one port.
 """
 

@@ -1,7 +1,7 @@
 """NCCL's log (``NCCL_DEBUG=INFO``): which NICs a job uses on which host, and what failed on them.
 
 Lines are ``HOST:PID:TID [GPU] NCCL INFO ...``, with a place in NCCL's source before a WARN. What is read was learned
-from NCCL's ``src/transport/net_ib`` and ``net.cc``, versions 2.18 to 2.32; trouble is in `optcc.discover.nccl_trouble`:
+from NCCL's ``src/transport/net_ib`` and ``net.cc``, versions 2.18 to 2.32:
 
     NET/IB : Using [0]mlx5_0:1/RoCE [1]mlx5_1:1/RoCE [RO]; OOB eth0:192.0.2.1<0>
     NET/IB : Made virtual device [2] name=mlx5_0+mlx5_1 speed=800000 ndevs=2

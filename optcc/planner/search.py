@@ -241,7 +241,10 @@ def choose(
     if family is not None and not (offered := list(offered)):
         others = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk)
         names = ", ".join(dict.fromkeys(offer.name for offer in others))
-        what = "a family for other clusters" if family in FAMILIES else "no such family"
+        if family in BASELINES:
+            what = "a rival's schedule, which is run beside a plan and is never one"
+        else:
+            what = "a family for other clusters" if family in FAMILIES else "no such family"
         raise InputError(what, where="--family", expected=f"one of {names}", got=family)
     if progress is not None:
         offered = (_telling(offer, progress) for offer in offered)

@@ -459,7 +459,10 @@ class Member:
             self.overseer.leave()
 
     def regroup(self) -> tuple[Membership, list[int]]:
-        """See `failure.regroup`. InputError when no rank has failed."""
+        """The membership of those that go on after a failure, and which ranks they were.
+
+        InputError when no rank has failed.
+        """
         with self._lock:
             if self.failed is None:
                 raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
