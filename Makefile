@@ -125,7 +125,7 @@ torch: $(VENV)/ready
 
 reproduce: $(VENV)/ready
 	$(BIN)/optcc reproduce -o docs/evaluation.md
-	$(BIN)/python -m benchmarks.pages docs/evaluation.md --where 'servers=8' --where 'where=*'
+	$(BIN)/python -m benchmarks.pages docs/evaluation.md
 
 failover-verbs: $(VENV)/ready-dev
 	lab/run.sh --nics 12 --limit 2400 --results $(OUT)/lab -- python3 -m lab.failover
