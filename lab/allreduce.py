@@ -13,6 +13,7 @@ import json
 import os
 import socket
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Mapping, Sequence
@@ -33,6 +34,7 @@ class Forked:
 
     def __init__(self, end: socket.socket, rank: int, world: int, environment: object = None) -> None:
         self._status: int | None = None
+        self._asking = threading.Lock()  # the hub's thread asks how a rank ended while the command ends the others
         gc.collect()
         gc.freeze()  # what former cases have left must not be looked at, and so copied, in the middle of a run
         self.pid = os.fork()
@@ -48,11 +50,12 @@ class Forked:
 
     def poll(self) -> int | None:
         """Exit status, if it has ended."""
-        if self._status is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
-            if pid:
-                self._status = os.waitstatus_to_exitcode(status)
-        return self._status
+        with self._asking:
+            if self._status is None:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+                if pid:
+                    self._status = os.waitstatus_to_exitcode(status)
+            return self._status
 
     def wait(self, timeout: float) -> int:
         """Exit status; TimeoutExpired would be subprocess's business, here it is an error."""

@@ -14,12 +14,20 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+import optcc
 from optcc.cli import main
-from optcc.files.bundled import example_path
+from optcc.plans.files import save_plan
 from optcc.reports import console
+from optcc.values.cluster import Cluster
 
-PLAN = str(example_path("nested-rings", "NAME"))
+PLAN = "a.plan"
 RAILS = "uniform:servers=4,nics=2,rate=400Gb/s,fabric=rails"
+
+
+@pytest.fixture(autouse=True)
+def _where_a_plan_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_plan(optcc.plan(Cluster.uniform(servers=4, nics=2, rate="400Gb/s"), "1MiB"), Path(PLAN))
 
 
 @pytest.mark.parametrize(
@@ -32,7 +40,7 @@ RAILS = "uniform:servers=4,nics=2,rate=400Gb/s,fabric=rails"
         (["export", PLAN, "--format", "perfetto", "-o", "-"], []),
     ],
 )
-def test_what_is_being_done(args: list[str], what: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_is_being_done(args: list[str], what: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     said = list[str]()
 
     @contextmanager
@@ -40,7 +48,6 @@ def test_what_is_being_done(args: list[str], what: list[str], monkeypatch: pytes
         said.append(doing)
         yield lambda step: None
 
-    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(console, "working", working)
     result = CliRunner().invoke(main, args)
     assert (result.exit_code, said) == (0, what), result.stderr
