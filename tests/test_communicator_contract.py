@@ -78,13 +78,13 @@ def test_random_calls(wires: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.long
 @pytest.mark.usefixtures("compiled")
 def test_a_thousand_random_calls_with_random_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of up to 64 MiB, on 50 communicators, every other one reproducible."""
+    """Of up to 8 MiB, on every ninth of 50 communicators 64 MiB; every other one is reproducible."""
     monkeypatch.setenv("OPTCC_PATH", "compiled")
     play_round(0, 8, 1 << 12)
     before = left()
     calls, struck, renewed = 0, 0, 0
     for seed in range(50):
-        wrong, events = play_round(seed, 20, 1 << 26, reproducible=bool(seed % 2))
+        wrong, events = play_round(seed, 20, 1 << (23 if seed % 9 else 26), reproducible=bool(seed % 2))
         assert wrong == []
         calls, struck, renewed = calls + 20, struck + events.count("struck"), renewed + events.count("renewed")
     assert calls == 1000
