@@ -184,8 +184,8 @@ def least_left_out(network: Network, left_out: list[Fraction], collective: Colle
 def holds_for_every_protocol(network: Network, cuts: Sequence[DualCut]) -> bool:
     """Whether an AllReduce's dual has only cuts that hold for every protocol that sums over a finite abelian group.
 
-    All broadcast cuts do, and reduce cuts around one rank. So does a reduce cut of no more weight than the broadcast cut
-    around all other ranks: both together say that n bytes enter those ranks. Proof id half-program.
+    All broadcast cuts do, and reduce cuts around one rank. So does a reduce cut of no more weight than the broadcast
+    cut around all other ranks: both together say that n bytes enter those ranks. Proof id half-program.
     """
     everybody = [frozenset(range(view.nodes)) for view in views_of(network)]
     spare: Counter[tuple[int, frozenset[int]]] = Counter()
