@@ -159,7 +159,7 @@ def test_a_wrong_result_is_exit_status_1(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_verify_finds_a_wrong_plan(tmp_path: Path) -> None:
-    """One that is whole, with the id that fits it, and overwrites where it should add."""
+    """A whole plan with a fitting id, which overwrites where it should add."""
     path = tmp_path / "a.plan"
     call("plan", PRESET, "--size", "1MiB", "-o", path)
     header, columns = parts(path.read_bytes())

@@ -334,7 +334,7 @@ def test_not_as_many_processes_as_ranks() -> None:
     assert "not as many processes as ranks" in said
 
 
-# Which notes belong to which fault, and what of them proves that it met something. No processes: notes are made up.
+# Which notes belong to a fault, and which of them prove that the fault met something. No processes: notes are made up.
 
 
 STRUCK, FAR = "server1/nic0", "server0/nic0"

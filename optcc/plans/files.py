@@ -294,7 +294,7 @@ def _members(data: bytes, where: str) -> tuple[dict[str, Any], bytes, Columns]:
     except FieldError as error:
         place = f"{where}: {error.place}"
         raise InputError("not an intact plan", where=place, expected=error.expected, got=error.got) from None
-    except (
+    except (  # what zipfile raises for broken archives, and for kinds of archive that it cannot read
         zipfile.BadZipFile, zlib.error, struct.error, NotImplementedError, RuntimeError, EOFError, ValueError, OSError,
         OverflowError, LookupError,
     ) as error:  # fmt: skip
