@@ -1,8 +1,7 @@
 """Compile native/*.c to one shared library: python native/build.py OUTPUT
 
 Any C compiler does, and no header of Python is needed. CC names it, else it is cc, else the one of the package ziglang
-where that is installed. CFLAGS are added. `SOURCES` are what commands use, the simulator and planning; the engine
-beside them is in no library yet.
+where that is installed. CFLAGS are added.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-SOURCES = ("assign.c", "clock.c", "simulate.c", "trees.c")
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC")
 
 
@@ -36,7 +34,7 @@ def build(output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     unfinished = output.with_name(f"{output.name}.{os.getpid()}")
     flags = [*FLAGS, *shlex.split(os.environ.get("CFLAGS", ""))]
-    sources = [str(HERE / name) for name in SOURCES]
+    sources = sorted(str(path) for path in HERE.glob("*.c"))
     try:
         subprocess.run([*compiler(), *flags, "-shared", "-o", str(unfinished), *sources, "-lm"], check=True)
         unfinished.replace(output)

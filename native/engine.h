@@ -19,6 +19,8 @@
 extern "C" {
 #endif
 
+#pragma GCC visibility push(default) /* the library shows what is here, and nothing else */
+
 enum optcc_limit {
     OPTCC_MAX_RANKS = 1024,
     OPTCC_MAX_NICS = 16,  /* of one rank */
@@ -256,6 +258,8 @@ uint64_t optcc_world_now(const struct optcc_world *world);
 /* How often a collective ended while a NIC could still read its buffer: 0, or the engine is wrong. */
 uint64_t optcc_world_touched(const struct optcc_world *world);
 uint32_t optcc_world_done(const struct optcc_world *world, uint32_t rank); /* tasks */
+
+#pragma GCC visibility pop
 
 /* ---- between program.c and flow.c -------------------------------------------------------------------------------- */
 
