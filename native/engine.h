@@ -35,7 +35,8 @@ enum optcc_result {
     OPTCC_LOST = 2,   /* this wire, or the peer, is gone */
     OPTCC_BAD = 3,    /* an argument is wrong */
     OPTCC_MEMORY = 4, /* the system has none */
-    OPTCC_LATE = 5    /* over the time allowed */
+    OPTCC_LATE = 5,   /* over the time allowed */
+    OPTCC_DIFFERS = 6 /* a peer has begun another call */
 };
 
 enum optcc_type {
@@ -49,7 +50,7 @@ enum optcc_op { OPTCC_SUM, OPTCC_PROD, OPTCC_MIN, OPTCC_MAX, OPTCC_OPS };
 
 enum optcc_kind {
     OPTCC_DATA = 1, /* a segment; its payload follows */
-    OPTCC_HELLO,    /* I have begun an operation, or acknowledge: `begun`, `floor`, `landed` say it all */
+    OPTCC_HELLO,    /* I have begun an operation, or acknowledge: `begun`, `floor`, `landed`, `word` say it all */
     OPTCC_PROBE,    /* do you live, and does this wire? */
     OPTCC_ALIVE,    /* yes; by the wire that the probe came by */
     OPTCC_NOTICE,   /* the wire `lane` is lost here */
@@ -71,7 +72,8 @@ struct optcc_frame {
     uint32_t from, to;  /* ranks */
     uint64_t job;       /* the same at all ranks, drawn at random */
     uint32_t epoch;     /* the life of the wire that it travels by */
-    uint32_t word;      /* PROBE, ALIVE: the number of the doubt; NOTICE: the life of `lane` that is over */
+    uint32_t word;      /* PROBE, ALIVE: the number of the doubt; NOTICE: the life of `lane` that is over;
+                           HELLO: the sign of the call that was begun last */
     uint64_t begun;     /* operations with the reader that the writer has begun */
     uint64_t floor;     /* segments below have landed at the writer */
     uint64_t landed[OPTCC_SPAN / 64]; /* bit seq % SPAN: seq has landed, for seq from floor to floor + SPAN */
@@ -90,16 +92,28 @@ enum optcc_news {
     OPTCC_NOTHING,
     OPTCC_FRAME,  /* `bytes`, `length`: a frame has come by `wire`; they stay until the next poll, aligned to 8 */
     OPTCC_LEFT,   /* one payload given to `wire` is read no more */
-    OPTCC_DIED,   /* the transport knows that `wire` is lost */
+    OPTCC_DIED,   /* the transport knows that `wire` is lost, by `cause` */
     OPTCC_FENCED, /* the fence of `wire` is done */
     OPTCC_BACK    /* `wire` may work again: a hint */
 };
 
+enum optcc_cause { /* why a wire is taken to be lost */
+    OPTCC_PORT,     /* the NIC here says that its link is down */
+    OPTCC_ERROR,    /* the NIC has given up on something: retries exceeded, or flushed */
+    OPTCC_CLOSED,   /* the far end is gone */
+    OPTCC_DEVICE,   /* the NIC itself is gone, or refuses work */
+    OPTCC_TOLD,     /* the peer has seen one of these */
+    OPTCC_SILENCE,  /* nothing comes through although the peer is alive */
+    OPTCC_CAUSES
+};
+
 struct optcc_event {
-    uint32_t news; /* enum optcc_news */
-    uint32_t wire; /* index in the engine's table of wires */
+    uint32_t news;   /* enum optcc_news */
+    uint32_t wire;   /* index in the engine's table of wires */
+    uint32_t cause;  /* DIED: enum optcc_cause */
     uint64_t length; /* bytes */
     const void *bytes;
+    uint64_t at_ns;  /* FRAME: when it came, where the wires know better than who polls; else 0 */
 };
 
 struct optcc_wires {
@@ -108,14 +122,17 @@ struct optcc_wires {
     /* How many payloads the NIC takes now without a queue that would outlast the next poll. */
     uint32_t (*room)(void *self, uint32_t nic);
     /* Send `head`, copied before it returns, and `payload` (head->length bytes), read until LEFT or FENCED: OK, AGAIN,
-     * or LOST. Frames without payload take no room and do not wait behind payloads. */
-    int (*post)(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload);
+     * or LOST. Frames without payload take no room and do not wait behind payloads.
+     * ready_ns : since when the payload could have gone, for wires that play NICs with a rate */
+    int (*post)(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload, uint64_t ready_ns);
     /* The next thing that happened. */
     void (*poll)(void *self, struct optcc_event *event);
     /* Drain this end: FENCED follows. After that no payload is read, nor LEFT said for one. */
     void (*fence)(void *self, uint32_t wire);
     /* Make this end anew after FENCED, so that KNOCK can be posted: OK, or LOST: not yet. */
     int (*renew)(void *self, uint32_t wire);
+    /* Sleep until something may have come, at most so long. NULL: they cannot; whoever waits looks again and again. */
+    void (*sleep)(void *self, uint64_t ns);
 };
 
 /* ---- the interface ----------------------------------------------------------------------------------------------- */
@@ -138,6 +155,8 @@ struct optcc_config {
     uint64_t grace_ns;      /* so long after the peer has answered by another wire a doubted one is left */
     uint64_t knock_ns;      /* first pause before a lost wire is tried again; doubles, up to 16 times as long */
     uint64_t return_ns;     /* a peer that owes something and does not answer by any wire for so long is given up */
+    uint64_t alone_ns;      /* likewise where no wire leads to it; 0: as return_ns */
+    uint64_t spin_ns;       /* `optcc_wait` looks for so long before it sleeps */
 };
 
 /* A schedule in columns, as optcc.schedule.columns has it; row order is priority. */
@@ -148,6 +167,37 @@ struct optcc_rows {
     const uint8_t *reduce;               /* by row: fold (1) or overwrite (0) */
     const int64_t *dep_ptr, *dep_idx;    /* row i waits for dep_idx[dep_ptr[i] .. dep_ptr[i + 1]] */
     const uint64_t *lanes;               /* by route: a bit for each lane that it goes by; 0: any */
+};
+
+/* One run of a program. */
+struct optcc_call {
+    void *buffer;        /* in place */
+    const void *parts;   /* NULL; else what is sent is read from here: to rank p of the plan the p-th part, each as long
+                            as the row. Then every row that is sent waits for nothing */
+    enum optcc_type type;
+    enum optcc_op op;
+    uint32_t sign;       /* the same for the same call: ranks that call differently notice */
+};
+
+/* When `optcc_wait` returns before the end. */
+struct optcc_until {
+    uint64_t limit_ns; /* after so long: LATE */
+    uint64_t rows;     /* once so many rows are done (`optcc_done`): AGAIN; UINT64_MAX: never */
+    int watch;         /* when this descriptor can be read: AGAIN; -1: none */
+};
+
+enum optcc_noted {
+    OPTCC_NOTE_LOST,   /* a wire, by `cause` */
+    OPTCC_NOTE_FENCED, /* this end of it is drained */
+    OPTCC_NOTE_MOVED,  /* what a lost wire carried has gone again, by others: `bytes` */
+    OPTCC_NOTE_ANEW,   /* a wire has begun a new life */
+    OPTCC_NOTE_ALONE   /* no wire leads to the peer of this one any more */
+};
+
+struct optcc_note {
+    uint64_t at_ns, bytes;
+    uint32_t noted, wire, cause; /* enum optcc_noted; index; enum optcc_cause */
+    uint32_t missed;             /* so many notes before this one were forgotten, for nobody has read them */
 };
 
 struct optcc_counters {
@@ -177,23 +227,41 @@ void optcc_close(struct optcc_engine *engine);
 /* The part of one rank of a schedule; OK, BAD (rows that ranks which know only their own cannot run) or MEMORY.
  * group : rank of the plan -> rank of the engine; NULL: the same. It may run many times, one at a time. */
 int optcc_program_open(const struct optcc_rows *rows, uint32_t rank, uint32_t ranks, const uint32_t *group,
-                       enum optcc_type type, uint64_t buffer_bytes, uint32_t segment_bytes,
-                       struct optcc_program **program);
+                       uint64_t buffer_bytes, uint32_t segment_bytes, struct optcc_program **program);
 void optcc_program_close(struct optcc_program *program);
+/* How many rows come in, and when each of them had come and was folded in the last run. */
+uint32_t optcc_program_receives(const struct optcc_program *program);
+void optcc_program_landings(const struct optcc_program *program, uint32_t *rows, uint64_t *at_ns);
 
-/* Begin a collective on `buffer`, in place; AGAIN while one runs, LOST after a peer has been given up. Peers of a
- * program must run the programs of the same schedule, in the same order. */
-int optcc_begin(struct optcc_engine *engine, struct optcc_program *program, void *buffer, enum optcc_op op);
+/* Begin a collective; AGAIN while one runs, LOST after a peer has been given up, BAD for a call that the program cannot
+ * serve: elements that its rows would cut. Peers of a program must run the programs of the same schedule, in the same
+ * order. */
+int optcc_begin(struct optcc_engine *engine, struct optcc_program *program, const struct optcc_call *call);
 
 /* Do what can be done now. Returns when it wants to be called again at the latest; UINT64_MAX: when news comes. */
 uint64_t optcc_progress(struct optcc_engine *engine);
 
-/* The collective begun last: OK (the buffer is the caller's again), AGAIN (it runs), or LOST, with the rank given up. */
+/* The collective begun last: OK (the buffer is the caller's again), AGAIN (it runs), LOST, with the rank given up, or
+ * DIFFERS, with the rank that has called something else. */
 int optcc_test(const struct optcc_engine *engine, uint32_t *lost_rank);
 
-/* For callers with nothing else to do: `optcc_progress` until the collective has ended: OK or LOST, or LATE after
- * `limit_ns`. It gives the processor to others now and then. */
-int optcc_wait(struct optcc_engine *engine, uint64_t limit_ns);
+/* For callers with nothing else to do: `optcc_progress` until the collective has ended, as `optcc_test` tells, or until
+ * `until` says. Where nothing happens it sleeps, or gives the processor to others. */
+int optcc_wait(struct optcc_engine *engine, const struct optcc_until *until);
+
+/* Between collectives: `optcc_progress`, and sleep for at most so long. */
+void optcc_serve(struct optcc_engine *engine, uint64_t ns);
+
+/* End what runs, without a result: when this returns no NIC reads the buffer any more (its wires are fenced), or LATE:
+ * after `limit_ns` one still may. */
+int optcc_abandon(struct optcc_engine *engine, uint64_t limit_ns);
+
+/* Rows of this rank, and how many are done: sent, or come and folded. */
+void optcc_done(const struct optcc_engine *engine, uint32_t *done, uint32_t *rows);
+/* The rank that the first row still to come comes from, else one that something goes to; UINT32_MAX: none. */
+uint32_t optcc_awaited(const struct optcc_engine *engine);
+/* What has been noted since, at most so many; returns how many. */
+uint32_t optcc_notes(struct optcc_engine *engine, struct optcc_note *notes, uint32_t most);
 
 void optcc_count(const struct optcc_engine *engine, struct optcc_counters *counters);
 int optcc_wire_look(const struct optcc_engine *engine, uint32_t wire, struct optcc_wire_state *state);
@@ -209,14 +277,41 @@ void optcc_fold(enum optcc_type type, enum optcc_op op, void *own, const void *l
 /* ---- wires_shm.c: ranks of one machine --------------------------------------------------------------------------- */
 
 struct optcc_shm;
-/* How much memory all ranks share; it is zero before the first opens it, and begins at a multiple of 64.
- * ring_bytes : of each wire and direction, a multiple of 64, at least four segments and their heads */
-uint64_t optcc_shm_bytes(uint32_t ranks, uint32_t lanes, uint64_t ring_bytes);
-int optcc_shm_open(void *memory, uint32_t rank, uint32_t ranks, uint32_t lanes, uint64_t ring_bytes,
-                   struct optcc_shm **shm);
+
+/* The same at all ranks, but for `rank` and what follows `ring_bytes`. */
+struct optcc_shm_config {
+    uint32_t rank, ranks;
+    const uint32_t *nics;  /* by rank: how many it has */
+    const uint8_t *joined; /* ranks x ranks: whether there are wires between two */
+    uint64_t ring_bytes;   /* for payloads under way from a rank to a NIC of another; a multiple of 64, at least two
+                              segments and their heads */
+    uint32_t wires;
+    const struct optcc_wire *wire;
+    const double *out_rates, *in_rates; /* of this rank's NICs, bytes per second; NULL, or INFINITY: as fast as can be */
+};
+
+/* How much memory all ranks share; 0: such a configuration cannot be. It is zero before the first opens it, and begins
+ * at a multiple of 64. */
+uint64_t optcc_shm_bytes(const struct optcc_shm_config *config);
+int optcc_shm_open(const struct optcc_shm_config *config, void *memory, struct optcc_shm **shm);
 void optcc_shm_close(struct optcc_shm *shm); /* after its engine */
 /* An engine over it; rank, ranks, nics and wires of the config are those of `shm`. */
 int optcc_shm_engine(struct optcc_shm *shm, const struct optcc_config *config, struct optcc_engine **engine);
+
+/* Faults on purpose, at a NIC of this rank. */
+enum optcc_link {
+    OPTCC_LINK_UP,
+    OPTCC_LINK_DOWN,      /* and both ends know */
+    OPTCC_LINK_REFUSES,   /* it takes nothing in, which those who send to it notice */
+    OPTCC_LINK_SENDS_NOT, /* it does not send, and says so here */
+    OPTCC_LINKS
+};
+int optcc_shm_link(struct optcc_shm *shm, uint32_t nic, enum optcc_link link, enum optcc_cause cause);
+/* From now on payloads, or frames without one, disappear on the NIC's wires; nobody is told.
+ * far_rank, far_nic : on the wires to that NIC alone; far_rank UINT32_MAX: on all */
+int optcc_shm_dark(struct optcc_shm *shm, uint32_t nic, uint32_t far_rank, uint32_t far_nic, int data, int acks);
+int optcc_shm_slow(struct optcc_shm *shm, uint32_t nic, double part); /* of the rate that it has */
+uint64_t optcc_shm_dropped(const struct optcc_shm *shm, uint32_t nic); /* frames that have disappeared at it */
 
 /* ---- wires_virtual.c: many ranks in one process, in virtual time, from a seed ------------------------------------ */
 
@@ -249,7 +344,7 @@ int optcc_world_wire(struct optcc_world *world, uint32_t rank, uint32_t nic, uin
 int optcc_world_engine(struct optcc_world *world, const struct optcc_config *config, struct optcc_engine **engine);
 /* The next collective of a rank. When it is whole, `bytes` of the buffer go to `result`, and the buffer is spoilt. */
 int optcc_world_task(struct optcc_world *world, uint32_t rank, struct optcc_program *program, void *buffer,
-                     void *result, uint64_t bytes, enum optcc_op op);
+                     void *result, uint64_t bytes, enum optcc_type type, enum optcc_op op);
 int optcc_world_fault(struct optcc_world *world, uint64_t at_ns, enum optcc_fault kind, uint32_t rank, uint32_t nic,
                       uint64_t value);
 /* Until every living rank has done its tasks: OK; LOST: some rank has given up, all have ended; LATE: not by then. */
@@ -269,10 +364,11 @@ struct optcc_piece { /* one segment to send */
     uint64_t offset;        /* in the row, bytes */
     uint64_t lanes;
     uint32_t peer;          /* rank of the engine */
+    uint64_t ready_ns;      /* since when it could go */
     const void *bytes;
 };
 
-void optcc_program_begin(struct optcc_program *program, void *buffer, enum optcc_op op);
+int optcc_program_begin(struct optcc_program *program, const struct optcc_call *call, uint64_t now_ns);
 uint32_t optcc_program_segment(const struct optcc_program *program); /* bytes */
 /* Every peer once: how many segments go to it and come from it. Returns 0 behind the last `i`. */
 int optcc_program_peer(const struct optcc_program *program, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from);
@@ -285,7 +381,10 @@ void optcc_program_piece(const struct optcc_program *program, uint32_t send, uin
                          struct optcc_piece *piece);
 /* A segment has come: OK, or BAD, and nothing has changed, for one that the rows do not know or that was here. */
 int optcc_program_land(struct optcc_program *program, uint32_t peer, uint32_t row, uint64_t offset, uint32_t length,
-                       const void *bytes);
+                       const void *bytes, uint64_t at_ns);
+void optcc_program_done(const struct optcc_program *program, uint32_t *done, uint32_t *rows);
+/* As `optcc_awaited`. */
+uint32_t optcc_program_awaited(const struct optcc_program *program);
 /* Everything has come and is folded. */
 int optcc_program_whole(const struct optcc_program *program);
 

@@ -36,6 +36,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "engine.h"
 
+#include <poll.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,8 +49,10 @@ enum {
     NEWS = 4096,      /* taken in one call of progress at most */
     MOST_KNOCKS = 16, /* the pause between knocks grows to so many times the first */
     SMOOTH = 4,       /* of a measured pace a new value counts one part in so many */
-    PATIENCE = 256    /* rounds of `optcc_wait` until the processor is given to others */
+    PATIENCE = 256,   /* rounds of `optcc_wait` from one look at `watch` and the limit to the next */
+    NOTES = 1024      /* kept until they are read; the oldest go */
 };
+static const uint64_t NAP_NS = 1000000; /* at most, between two looks at `watch`: who speaks there is heard so late */
 
 enum kept { FREE, FLYING, AGAIN };
 
@@ -78,6 +81,9 @@ struct peer {
     uint64_t answered_ns, heard_ns;        /* the last sign that it hears us; that we hear it */
     uint32_t doubt;                        /* number of the last one */
     int takes_part, quiet;                 /* in this operation; nothing of it has come yet */
+    uint32_t sign, far_sign;               /* of the call begun last, here and there */
+    uint64_t signed_;                      /* the operation that `far_sign` is of; 0: none */
+    uint64_t alone_ns;                     /* since when no wire leads there; 0: one does */
 };
 
 struct wire {
@@ -92,7 +98,8 @@ struct wire {
     uint64_t elsewhere_ns;      /* another wire answered this doubt; 0: none yet */
     uint64_t knock_ns, pause_ns; /* when to knock next, and how long after that again */
     uint32_t doubt;             /* number of its doubt */
-    int owes_ack;
+    uint64_t moving;            /* bytes that it has lost and that are to go again by others */
+    int owes_ack, moves;        /* moves: MOVED is still to be noted */
 };
 
 struct optcc_engine {
@@ -107,10 +114,35 @@ struct optcc_engine {
     uint32_t again;    /* segments of all peers that are to be sent again */
     uint32_t unwell;   /* wires that are not UP */
     uint32_t lost_rank; /* UINT32_MAX: none */
+    uint32_t odd_rank;  /* that has called something else; UINT32_MAX: none */
+    uint32_t cause;     /* of the loss that is being handled: enum optcc_cause */
+    uint32_t movers;    /* wires with a MOVED to be noted */
+    uint64_t happened;  /* grows with whatever comes or goes */
     int finished;       /* the last operation, whole */
+    int abandoned;
     int owing;          /* some wire may owe an acknowledgement */
+    struct optcc_note note[NOTES];
+    uint64_t noted, told; /* notes made, and read */
     struct optcc_counters counters;
 };
+
+/* ---- noting ------------------------------------------------------------------------------------------------------ */
+
+static void note(struct optcc_engine *e, const struct wire *w, enum optcc_noted noted, uint64_t bytes)
+{
+    e->note[e->noted++ % NOTES] = (struct optcc_note){.at_ns = e->now_ns, .bytes = bytes, .noted = noted,
+                                                      .wire = w->index, .cause = e->cause};
+}
+
+static void note_moved(struct optcc_engine *e)
+{
+    for (uint32_t i = 0; e->movers && !e->again && i < e->config.wires; i++)
+        if (e->wire[i].moves) {
+            note(e, &e->wire[i], OPTCC_NOTE_MOVED, e->wire[i].moving);
+            e->wire[i].moves = 0;
+            e->movers--;
+        }
+}
 
 /* ---- saying ------------------------------------------------------------------------------------------------------ */
 
@@ -130,8 +162,10 @@ static void tell(struct optcc_engine *e, struct wire *w, enum optcc_kind kind, u
     head.word = word;
     if (kind == OPTCC_KNOCK)
         head.epoch = w->knocked;
+    if (kind == OPTCC_HELLO)
+        head.word = e->peer[w->ends.peer].sign;
     /* A frame that cannot be posted is one that is lost: it is said again, or DIED follows. */
-    if (e->wires->post(e->self, w->index, &head, NULL) == OPTCC_OK)
+    if (e->wires->post(e->self, w->index, &head, NULL, 0) == OPTCC_OK)
         w->owes_ack = 0;
 }
 
@@ -159,7 +193,7 @@ static void notice(struct optcc_engine *e, struct peer *p, const struct wire *lo
         struct optcc_frame head = head_for(e, w, OPTCC_NOTICE);
         head.lane = (uint16_t)lost->ends.lane;
         head.word = lost->epoch;
-        e->wires->post(e->self, w->index, &head, NULL);
+        e->wires->post(e->self, w->index, &head, NULL, 0);
     }
 }
 
@@ -272,8 +306,9 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     head.row = piece->row;
     head.offset = piece->offset;
     head.length = piece->length;
-    if (e->wires->post(e->self, w->index, &head, piece->bytes) != OPTCC_OK)
+    if (e->wires->post(e->self, w->index, &head, piece->bytes, piece->ready_ns) != OPTCC_OK)
         return 0;
+    e->happened++;
     if (!w->flying && !w->in_hand)
         w->moved_ns = e->now_ns;
     w->flying += piece->length;
@@ -349,6 +384,16 @@ static void go(struct optcc_engine *e, struct wire *w, uint32_t state)
     const uint64_t lane = UINT64_C(1) << w->ends.lane;
     e->unwell += (w->state == OPTCC_UP) - (state == OPTCC_UP);
     w->state = state;
+    int leads = 0;
+    for (uint32_t i = 0; i < p->lanes; i++)
+        leads |= e->wire[p->wire[i]].state == OPTCC_UP || e->wire[p->wire[i]].state == OPTCC_DOUBTED;
+    if (leads)
+        p->alone_ns = 0;
+    else if (!p->alone_ns) {
+        p->alone_ns = e->now_ns;
+        e->look_ns = e->now_ns;
+        note(e, w, OPTCC_NOTE_ALONE, 0);
+    }
     if (p->up == lane && state != OPTCC_UP)
         p->answered_ns = e->now_ns; /* nothing can be sent from now on: how long will that last? */
     p->up = state == OPTCC_UP ? p->up | lane : p->up & ~lane;
@@ -374,14 +419,18 @@ static uint32_t trust(struct optcc_engine *e, struct wire *w, const struct optcc
     return OPTCC_UP;
 }
 
-static void lose_segments(struct optcc_engine *e, const struct wire *w)
+static uint64_t lose_segments(struct optcc_engine *e, const struct wire *w) /* bytes */
 {
     struct peer *p = &e->peer[w->ends.peer];
+    uint64_t bytes = 0;
     for (uint64_t seq = p->low; seq < p->next; seq++) {
         struct out *o = entry(p, seq);
-        if (o->is == FLYING && o->wire == w->index)
+        if (o->is == FLYING && o->wire == w->index) {
             to_send_again(e, p, o);
+            bytes += o->length;
+        }
     }
+    return bytes;
 }
 
 /* It lives. What it has not brought over in all this time is lost. */
@@ -398,7 +447,12 @@ static uint32_t leave(struct optcc_engine *e, struct wire *w, const struct optcc
 {
     (void)frame;
     e->counters.left++;
-    lose_segments(e, w);
+    note(e, w, OPTCC_NOTE_LOST, 0);
+    w->moving = lose_segments(e, w);
+    if (e->program && w->order && !w->moves) {
+        w->moves = 1;
+        e->movers++;
+    }
     go(e, w, OPTCC_FENCING);
     w->called = w->knocked = 0;
     w->owes_ack = 0;
@@ -422,6 +476,7 @@ static void live(struct optcc_engine *e, struct wire *w, uint32_t epoch)
     w->order = w->best = 0;
     w->moved_ns = e->peer[w->ends.peer].answered_ns = e->now_ns;
     e->counters.returned++;
+    note(e, w, OPTCC_NOTE_ANEW, 0);
     go(e, w, OPTCC_UP);
 }
 
@@ -441,6 +496,7 @@ static uint32_t called(struct optcc_engine *e, struct wire *w, const struct optc
         tell(e, w, OPTCC_WELCOME, 0);
         return w->state;
     }
+    e->cause = OPTCC_TOLD;
     leave(e, w, frame);
     w->called = frame->epoch;
     return w->state;
@@ -466,6 +522,7 @@ static uint32_t fenced(struct optcc_engine *e, struct wire *w, const struct optc
     (void)frame;
     e->in_hand -= w->in_hand;
     w->in_hand = 0;
+    note(e, w, OPTCC_NOTE_FENCED, 0);
     if (w->called && welcome(e, w, w->called))
         return OPTCC_UP;
     w->knock_ns = e->now_ns + w->pause_ns;
@@ -507,6 +564,28 @@ static void handle(struct optcc_engine *e, struct wire *w, int event, const stru
 
 /* ---- hearing ----------------------------------------------------------------------------------------------------- */
 
+/* No payload is to be read any more. */
+static void let_go(struct optcc_engine *e)
+{
+    e->cause = OPTCC_TOLD;
+    for (uint32_t i = 0; i < e->config.wires; i++)
+        if (e->wire[i].in_hand)
+            handle(e, &e->wire[i], LOST, NULL);
+}
+
+static int over(const struct optcc_engine *e)
+{
+    return e->lost_rank != UINT32_MAX || e->odd_rank != UINT32_MAX || e->abandoned;
+}
+
+static void compare_calls(struct optcc_engine *e, const struct peer *p)
+{
+    if (p->signed_ && p->signed_ == p->begun && p->far_sign != p->sign && !over(e)) {
+        e->odd_rank = p->rank;
+        let_go(e);
+    }
+}
+
 static void give_up(struct optcc_engine *e, uint32_t rank)
 {
     if (e->lost_rank != UINT32_MAX)
@@ -514,13 +593,11 @@ static void give_up(struct optcc_engine *e, uint32_t rank)
     e->lost_rank = rank;
     for (uint32_t i = 0; i < e->config.ranks; i++)
         tell_by_all(e, &e->peer[i], OPTCC_GIVEUP, rank);
-    for (uint32_t i = 0; i < e->config.wires; i++)
-        if (e->wire[i].in_hand)
-            handle(e, &e->wire[i], LOST, NULL);
+    let_go(e);
 }
 
 static void take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, const struct optcc_frame *f,
-                         const void *payload)
+                         const void *payload, uint64_t at_ns)
 {
     const uint64_t place = f->seq % OPTCC_SPAN, mark = UINT64_C(1) << (place % 64);
     if (f->seq < p->floor || (f->seq - p->floor < OPTCC_SPAN && p->landed[place / 64] & mark)) {
@@ -529,7 +606,7 @@ static void take_segment(struct optcc_engine *e, struct peer *p, struct wire *w,
         return;
     }
     if (f->seq - p->floor >= OPTCC_SPAN || !e->program || f->operation != p->begun || !p->to_come ||
-        optcc_program_land(e->program, p->rank, f->row, f->offset, f->length, payload) != OPTCC_OK) {
+        optcc_program_land(e->program, p->rank, f->row, f->offset, f->length, payload, at_ns) != OPTCC_OK) {
         e->counters.refused++;
         return;
     }
@@ -566,7 +643,7 @@ static int well_formed(const struct optcc_engine *e, const struct wire *w, const
            (f->kind == OPTCC_NOTICE || f->lane == w->ends.lane);
 }
 
-void optcc_hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint64_t length)
+static void hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint64_t length, uint64_t at_ns)
 {
     struct optcc_frame f;
     struct wire *w = &e->wire[wire];
@@ -603,7 +680,7 @@ void optcc_hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint64
     }
     switch (f.kind) {
     case OPTCC_DATA:
-        take_segment(e, p, w, &f, (const unsigned char *)bytes + sizeof f);
+        take_segment(e, p, w, &f, (const unsigned char *)bytes + sizeof f, at_ns);
         break;
     case OPTCC_PROBE:
         tell(e, w, OPTCC_ALIVE, f.word);
@@ -612,15 +689,28 @@ void optcc_hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint64
         take_alive(e, p, w, &f);
         break;
     case OPTCC_NOTICE:
+        e->cause = OPTCC_TOLD;
         if (e->wire[p->wire[f.lane]].epoch == f.word)
             handle(e, &e->wire[p->wire[f.lane]], LOST, &f);
+        break;
+    case OPTCC_HELLO:
+        if (f.begun >= p->begun) {
+            p->far_sign = f.word;
+            p->signed_ = f.begun;
+            compare_calls(e, p);
+        }
         break;
     case OPTCC_GIVEUP:
         give_up(e, f.word < e->config.ranks ? f.word : p->rank);
         break;
-    default: /* HELLO and WELCOME have said it all */
+    default: /* WELCOME has said it all */
         break;
     }
+}
+
+void optcc_hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint64_t length)
+{
+    hear(e, wire, bytes, length, e->now_ns);
 }
 
 /* ---- looking: what time alone tells ------------------------------------------------------------------------------ */
@@ -631,8 +721,10 @@ static void look_at_wire(struct optcc_engine *e, struct wire *w)
 {
     if (w->state == OPTCC_UP && (w->flying || w->in_hand) && since(e, w->moved_ns) >= e->config.suspect_ns)
         handle(e, w, SILENT, NULL);
-    else if (w->state == OPTCC_DOUBTED && w->elsewhere_ns && since(e, w->elsewhere_ns) >= e->config.grace_ns)
+    else if (w->state == OPTCC_DOUBTED && w->elsewhere_ns && since(e, w->elsewhere_ns) >= e->config.grace_ns) {
+        e->cause = OPTCC_SILENCE;
         handle(e, w, OVERDUE, NULL);
+    }
     else if (w->state == OPTCC_DOWN && e->now_ns >= w->knock_ns)
         handle(e, w, RETRY, NULL);
 }
@@ -648,7 +740,9 @@ static void look_at_peer(struct optcc_engine *e, struct peer *p)
         ask_all(e, p);
     else if (p->takes_part && p->to_come && p->quiet)
         hello(e, p); /* the first one may have been lost */
-    if ((unacked && since(e, p->answered_ns) >= e->config.return_ns) ||
+    if ((p->alone_ns && (unacked || owes || (p->takes_part && p->to_ack)) &&
+         since(e, p->alone_ns) >= e->config.alone_ns) ||
+        (unacked && since(e, p->answered_ns) >= e->config.return_ns) ||
         (owes && since(e, p->heard_ns) >= e->config.return_ns))
         give_up(e, p->rank);
 }
@@ -697,8 +791,13 @@ int optcc_open(const struct optcc_config *config, const struct optcc_wire *wires
     struct optcc_engine *e = calloc(1, sizeof *e);
     if (!e)
         return OPTCC_MEMORY;
-    *e = (struct optcc_engine){.config = *config, .wires = contract, .self = self, .lost_rank = UINT32_MAX,
-                               .finished = 1};
+    e->config = *config;
+    if (!config->alone_ns)
+        e->config.alone_ns = config->return_ns;
+    e->wires = contract;
+    e->self = self;
+    e->lost_rank = e->odd_rank = UINT32_MAX;
+    e->finished = 1;
     e->wire = calloc(config->wires ? config->wires : 1, sizeof *e->wire);
     e->peer = calloc(config->ranks, sizeof *e->peer);
     int result = e->wire && e->peer ? OPTCC_OK : OPTCC_MEMORY;
@@ -733,23 +832,24 @@ void optcc_close(struct optcc_engine *e)
     free(e);
 }
 
-int optcc_begin(struct optcc_engine *e, struct optcc_program *program, void *buffer, enum optcc_op op)
+int optcc_begin(struct optcc_engine *e, struct optcc_program *program, const struct optcc_call *call)
 {
     uint32_t rank;
     uint64_t to, from;
     if (e->program)
         return OPTCC_AGAIN;
-    if (e->lost_rank != UINT32_MAX)
+    if (over(e))
         return OPTCC_LOST;
-    if ((unsigned)op >= OPTCC_OPS || optcc_program_segment(program) != e->config.segment_bytes)
+    if (optcc_program_segment(program) != e->config.segment_bytes)
         return OPTCC_BAD;
     for (uint32_t i = 0; optcc_program_peer(program, i, &rank, &to, &from); i++)
         if (rank >= e->config.ranks || !e->peer[rank].lanes)
             return OPTCC_BAD;
     e->now_ns = e->wires->now(e->self);
+    if (optcc_program_begin(program, call, e->now_ns) != OPTCC_OK)
+        return OPTCC_BAD;
     e->program = program;
     e->finished = 0;
-    optcc_program_begin(program, buffer, op);
     for (uint32_t i = 0; i < e->config.ranks; i++)
         e->peer[i].takes_part = 0;
     for (uint32_t i = 0; optcc_program_peer(program, i, &rank, &to, &from); i++) {
@@ -758,8 +858,12 @@ int optcc_begin(struct optcc_engine *e, struct optcc_program *program, void *buf
         p->to_ack = to;
         p->to_come = from;
         p->takes_part = p->quiet = 1;
+        p->sign = call->sign;
         p->answered_ns = p->heard_ns = e->now_ns;
+        if (p->alone_ns)
+            p->alone_ns = e->now_ns;
         hello(e, p);
+        compare_calls(e, p);
     }
     e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
     return OPTCC_OK;
@@ -769,7 +873,7 @@ static void finish_if_done(struct optcc_engine *e)
 {
     if (!e->program || e->in_hand)
         return;
-    if (e->lost_rank == UINT32_MAX) {
+    if (!over(e)) {
         if (!optcc_program_whole(e->program))
             return;
         for (uint32_t i = 0; i < e->config.ranks; i++)
@@ -805,7 +909,7 @@ uint64_t optcc_progress(struct optcc_engine *e)
         struct wire *w = &e->wire[event.wire];
         switch (event.news) {
         case OPTCC_FRAME:
-            optcc_hear(e, event.wire, event.bytes, event.length);
+            hear(e, event.wire, event.bytes, event.length, event.at_ns ? event.at_ns : e->now_ns);
             e->owing |= w->owes_ack;
             break;
         case OPTCC_LEFT:
@@ -816,6 +920,7 @@ uint64_t optcc_progress(struct optcc_engine *e)
             }
             break;
         case OPTCC_DIED:
+            e->cause = event.cause;
             handle(e, w, LOST, NULL);
             break;
         case OPTCC_FENCED:
@@ -831,12 +936,15 @@ uint64_t optcc_progress(struct optcc_engine *e)
             break;
         }
     }
+    e->happened += (uint64_t)taken;
     if (e->now_ns >= e->look_ns && (e->program || e->unwell))
         look(e);
-    if (e->program && e->lost_rank == UINT32_MAX)
+    if (e->program && !over(e))
         for (uint32_t nic = 0; nic < e->config.nics; nic++)
             while (e->wires->room(e->self, nic) && pull(e, nic))
                 ;
+    if (e->movers)
+        note_moved(e);
     if (e->owing)
         say_what_has_landed(e);
     finish_if_done(e);
@@ -848,24 +956,95 @@ uint64_t optcc_progress(struct optcc_engine *e)
 int optcc_test(const struct optcc_engine *e, uint32_t *lost_rank)
 {
     if (lost_rank)
-        *lost_rank = e->lost_rank;
+        *lost_rank = e->odd_rank != UINT32_MAX ? e->odd_rank : e->lost_rank;
     if (e->program)
         return OPTCC_AGAIN;
-    return e->finished ? OPTCC_OK : OPTCC_LOST;
+    return e->finished ? OPTCC_OK : e->odd_rank != UINT32_MAX ? OPTCC_DIFFERS : OPTCC_LOST;
 }
 
-int optcc_wait(struct optcc_engine *e, uint64_t limit_ns)
+/* Nothing happens: sleep, or let others run. */
+static void rest(struct optcc_engine *e, uint64_t ns)
+{
+    if (e->wires->sleep && ns)
+        e->wires->sleep(e->self, ns);
+    else
+        sched_yield();
+}
+
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
+int optcc_wait(struct optcc_engine *e, const struct optcc_until *until)
 {
     const uint64_t begun_ns = e->wires->now(e->self);
+    uint64_t moved_ns = begun_ns;
     for (uint32_t round = 1; e->program; round++) {
-        optcc_progress(e);
-        if (round % PATIENCE)
+        const uint64_t happened = e->happened, wake_ns = optcc_progress(e);
+        uint32_t done, rows;
+        if (!e->program)
+            break;
+        if (until->rows != UINT64_MAX && (optcc_done(e, &done, &rows), done >= until->rows))
+            return OPTCC_AGAIN;
+        if (e->happened != happened)
+            moved_ns = e->now_ns;
+        const int idle = since(e, moved_ns) >= e->config.spin_ns;
+        if (round % PATIENCE && !(idle && e->happened == happened))
             continue;
-        if (since(e, begun_ns) > limit_ns)
+        if (since(e, begun_ns) >= until->limit_ns)
             return OPTCC_LATE;
-        sched_yield();
+        struct pollfd watch = {.fd = until->watch, .events = POLLIN};
+        if (until->watch >= 0 && poll(&watch, 1, 0) > 0)
+            return OPTCC_AGAIN;
+        if (e->happened == happened)
+            rest(e, idle ? least(NAP_NS, least(until->limit_ns - since(e, begun_ns),
+                                               wake_ns > e->now_ns ? wake_ns - e->now_ns : 0)) : 0);
     }
     return optcc_test(e, NULL);
+}
+
+void optcc_serve(struct optcc_engine *e, uint64_t ns)
+{
+    const uint64_t happened = e->happened, wake_ns = optcc_progress(e);
+    if (ns && e->happened == happened && wake_ns > e->now_ns)
+        rest(e, least(ns, wake_ns - e->now_ns));
+}
+
+int optcc_abandon(struct optcc_engine *e, uint64_t limit_ns)
+{
+    const uint64_t begun_ns = e->wires->now(e->self);
+    e->abandoned = 1;
+    let_go(e);
+    while (e->program) {
+        optcc_serve(e, NAP_NS);
+        if (e->program && since(e, begun_ns) >= limit_ns)
+            return OPTCC_LATE;
+    }
+    return OPTCC_OK;
+}
+
+void optcc_done(const struct optcc_engine *e, uint32_t *done, uint32_t *rows)
+{
+    *done = *rows = 0;
+    if (e->program)
+        optcc_program_done(e->program, done, rows);
+}
+
+uint32_t optcc_awaited(const struct optcc_engine *e)
+{
+    return e->program ? optcc_program_awaited(e->program) : UINT32_MAX;
+}
+
+uint32_t optcc_notes(struct optcc_engine *e, struct optcc_note *notes, uint32_t most)
+{
+    uint32_t count = 0, missed = 0;
+    if (e->noted - e->told > NOTES) {
+        missed = (uint32_t)(e->noted - e->told - NOTES);
+        e->told = e->noted - NOTES;
+    }
+    for (; count < most && e->told < e->noted; missed = 0) {
+        notes[count] = e->note[e->told++ % NOTES];
+        notes[count++].missed = missed;
+    }
+    return count;
 }
 
 void optcc_count(const struct optcc_engine *e, struct optcc_counters *counters) { *counters = e->counters; }

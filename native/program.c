@@ -23,9 +23,11 @@ struct send {
     uint32_t needs;   /* rows that it waits for */
     uint64_t offset, length; /* bytes of the buffer */
     uint64_t lanes;
+    uint32_t to;    /* the peer's rank in the plan */
     /* while it runs */
     uint32_t waits; /* of `needs`, those still to come */
     uint32_t next;  /* segments taken */
+    uint64_t ready_ns;
 };
 
 struct receive {
@@ -39,6 +41,8 @@ struct receive {
     /* while it runs */
     uint32_t before;  /* of `earlier`, those that are not folded yet: 0: it is its turn */
     uint32_t landed;  /* segments */
+    uint64_t at_ns;   /* the latest of what it has waited for */
+    uint32_t finished;
 };
 
 struct lists { /* for each of some things a list of others */
@@ -51,9 +55,10 @@ struct side { /* a peer, as the program knows it */
 };
 
 struct optcc_program {
-    enum optcc_type type;
-    enum optcc_op op;
-    uint32_t item_bytes, segment_bytes;
+    struct optcc_call call;
+    uint32_t item_bytes;   /* of the call's type */
+    uint32_t granule;      /* bytes: the largest power of two, up to 16, that divides all offsets and lengths */
+    uint32_t segment_bytes;
     uint32_t sends, receives, sides;
     struct send *send;
     struct receive *receive;
@@ -67,6 +72,7 @@ struct optcc_program {
     unsigned char *early, *buffer;
     uint32_t *stack;
     uint32_t unfinished; /* receives */
+    uint32_t unsent;     /* sends */
 };
 
 static int bit(const uint64_t *words, uint64_t i) { return words[i / 64] >> (i % 64) & 1; }
@@ -224,12 +230,12 @@ static int wait_for(struct optcc_program *p, const struct optcc_rows *rows)
     return result != OPTCC_OK ? result : listed;
 }
 
-static int fits(const struct optcc_rows *rows, uint32_t i, uint32_t ranks, uint32_t item_bytes, uint64_t buffer_bytes)
+static int fits(const struct optcc_rows *rows, uint32_t i, uint32_t ranks, uint64_t buffer_bytes)
 {
     const int64_t offset = rows->offset[i], length = rows->length[i];
     return rows->src[i] >= 0 && (uint32_t)rows->src[i] < ranks && rows->dst[i] >= 0 && (uint32_t)rows->dst[i] < ranks &&
            rows->src[i] != rows->dst[i] && rows->route[i] >= 0 && (uint32_t)rows->route[i] < rows->routes &&
-           offset >= 0 && length > 0 && offset % item_bytes == 0 && length % item_bytes == 0 &&
+           offset >= 0 && length > 0 &&
            (uint64_t)length <= buffer_bytes && (uint64_t)offset <= buffer_bytes - (uint64_t)length;
 }
 
@@ -250,9 +256,11 @@ static int take_rows(struct optcc_program *p, const struct optcc_rows *rows, uin
     uint32_t sends = 0, receives = 0;
     uint64_t bits = 0;
     for (uint32_t i = 0; i < rows->rows; i++) {
-        if (!fits(rows, i, ranks, p->item_bytes, buffer_bytes) ||
+        if (!fits(rows, i, ranks, buffer_bytes) ||
             (uint64_t)rows->length[i] / p->segment_bytes >= UINT32_MAX)
             return OPTCC_BAD;
+        while ((rows->offset[i] | rows->length[i]) % p->granule)
+            p->granule /= 2;
         sends += (uint32_t)rows->src[i] == rank;
         receives += (uint32_t)rows->dst[i] == rank;
     }
@@ -269,7 +277,7 @@ static int take_rows(struct optcc_program *p, const struct optcc_rows *rows, uin
             const uint32_t peer = group ? group[dst] : dst;
             const uint64_t lanes = rows->lanes ? rows->lanes[rows->route[i]] : 0;
             p->send[p->sends++] = (struct send){.row = i, .peer = peer, .segments = segments, .offset = offset,
-                                                .length = length, .lanes = lanes};
+                                                .length = length, .lanes = lanes, .to = dst};
             count_side(p, peer, segments, 0);
         } else if (dst == rank) {
             const uint32_t peer = group ? group[src] : src;
@@ -285,19 +293,16 @@ static int take_rows(struct optcc_program *p, const struct optcc_rows *rows, uin
 }
 
 int optcc_program_open(const struct optcc_rows *rows, uint32_t rank, uint32_t ranks, const uint32_t *group,
-                       enum optcc_type type, uint64_t buffer_bytes, uint32_t segment_bytes,
-                       struct optcc_program **program)
+                       uint64_t buffer_bytes, uint32_t segment_bytes, struct optcc_program **program)
 {
     *program = NULL;
-    const uint32_t item_bytes = optcc_type_bytes(type);
-    if (!item_bytes || rank >= ranks || ranks > OPTCC_MAX_RANKS || segment_bytes == 0 || segment_bytes % 8 ||
+    if (rank >= ranks || ranks > OPTCC_MAX_RANKS || segment_bytes == 0 || segment_bytes % 8 ||
         segment_bytes > OPTCC_MAX_SEGMENT)
         return OPTCC_BAD;
     struct optcc_program *p = calloc(1, sizeof *p);
     if (!p)
         return OPTCC_MEMORY;
-    p->type = type;
-    p->item_bytes = item_bytes;
+    p->granule = 16;
     p->segment_bytes = segment_bytes;
     int result = take_rows(p, rows, rank, ranks, group, buffer_bytes);
     if (result == OPTCC_OK)
@@ -346,23 +351,30 @@ static void make_ready(struct optcc_program *p, uint32_t send)
         p->first_word = send / 64;
 }
 
-void optcc_program_begin(struct optcc_program *p, void *buffer, enum optcc_op op)
+int optcc_program_begin(struct optcc_program *p, const struct optcc_call *call, uint64_t now_ns)
 {
-    p->buffer = buffer;
-    p->op = op;
+    p->item_bytes = optcc_type_bytes(call->type);
+    if (!p->item_bytes || p->granule % p->item_bytes || (unsigned)call->op >= OPTCC_OPS)
+        return OPTCC_BAD;
+    p->call = *call;
+    p->buffer = call->buffer;
     p->unfinished = p->receives;
+    p->unsent = p->sends;
     memset(p->came, 0, p->came_words * sizeof *p->came);
     memset(p->ready, 0, (p->sends / 64 + 1) * sizeof *p->ready);
     for (uint32_t i = 0; i < p->receives; i++) {
         p->receive[i].before = p->receive[i].earlier;
-        p->receive[i].landed = 0;
+        p->receive[i].landed = p->receive[i].finished = 0;
+        p->receive[i].at_ns = now_ns;
     }
     for (uint32_t i = 0; i < p->sends; i++) {
         p->send[i].waits = p->send[i].needs;
         p->send[i].next = 0;
+        p->send[i].ready_ns = now_ns;
         if (!p->send[i].waits)
             make_ready(p, i);
     }
+    return OPTCC_OK;
 }
 
 uint32_t optcc_program_segment(const struct optcc_program *p) { return p->segment_bytes; }
@@ -397,7 +409,10 @@ void optcc_program_piece(const struct optcc_program *p, uint32_t send, uint32_t 
     const uint64_t offset = (uint64_t)segment * p->segment_bytes;
     *piece = (struct optcc_piece){.send = send, .segment = segment, .row = s->row, .peer = s->peer,
                                   .length = segment_length(s->length, p->segment_bytes, segment), .offset = offset,
-                                  .lanes = s->lanes, .bytes = p->buffer + s->offset + offset};
+                                  .lanes = s->lanes, .ready_ns = s->ready_ns,
+                                  .bytes = p->call.parts
+                                               ? (const unsigned char *)p->call.parts + s->to * s->length + offset
+                                               : p->buffer + s->offset + offset};
 }
 
 void optcc_program_next(const struct optcc_program *p, uint32_t send, struct optcc_piece *piece)
@@ -409,6 +424,7 @@ void optcc_program_taken(struct optcc_program *p, uint32_t send)
 {
     if (++p->send[send].next < p->send[send].segments)
         return;
+    p->unsent--;
     clear(p->ready, send);
     while (p->first_word < p->sends / 64 && !p->ready[p->first_word])
         p->first_word++;
@@ -416,7 +432,7 @@ void optcc_program_taken(struct optcc_program *p, uint32_t send)
 
 static void fold_into(struct optcc_program *p, uint64_t offset, uint32_t length, const void *bytes)
 {
-    optcc_fold(p->type, p->op, p->buffer + offset, bytes, length / p->item_bytes);
+    optcc_fold(p->call.type, p->call.op, p->buffer + offset, bytes, length / p->item_bytes);
 }
 
 /* A row is whole and folded: what waits for it waits for one thing less; whose turn it is now folds what was kept. */
@@ -426,12 +442,20 @@ static void finish(struct optcc_program *p, uint32_t finished)
     p->stack[height++] = finished;
     while (height) {
         const uint32_t i = p->stack[--height];
+        const uint64_t at_ns = p->receive[i].at_ns;
         p->unfinished--;
-        for (uint32_t k = p->releases.ptr[i]; k < p->releases.ptr[i + 1]; k++)
-            if (--p->send[p->releases.idx[k]].waits == 0)
+        p->receive[i].finished = 1;
+        for (uint32_t k = p->releases.ptr[i]; k < p->releases.ptr[i + 1]; k++) {
+            struct send *s = &p->send[p->releases.idx[k]];
+            if (s->ready_ns < at_ns)
+                s->ready_ns = at_ns;
+            if (--s->waits == 0)
                 make_ready(p, p->releases.idx[k]);
+        }
         for (uint32_t k = p->after.ptr[i]; k < p->after.ptr[i + 1]; k++) {
             struct receive *r = &p->receive[p->after.idx[k]];
+            if (r->at_ns < at_ns)
+                r->at_ns = at_ns;
             if (--r->before)
                 continue;
             for (uint32_t s = 0; s < r->segments; s++)
@@ -447,7 +471,7 @@ static void finish(struct optcc_program *p, uint32_t finished)
 }
 
 int optcc_program_land(struct optcc_program *p, uint32_t peer, uint32_t row, uint64_t offset, uint32_t length,
-                       const void *bytes)
+                       const void *bytes, uint64_t at_ns)
 {
     const uint32_t i = find(p, row);
     if (i == UINT32_MAX)
@@ -459,6 +483,8 @@ int optcc_program_land(struct optcc_program *p, uint32_t peer, uint32_t row, uin
     if (length != segment_length(r->length, p->segment_bytes, segment) || bit(p->came, r->bits + segment))
         return OPTCC_BAD;
     set(p->came, r->bits + segment);
+    if (r->at_ns < at_ns)
+        r->at_ns = at_ns;
     if (!r->reduce)
         memcpy(p->buffer + r->offset + offset, bytes, length);
     else if (r->before == 0)
@@ -471,3 +497,27 @@ int optcc_program_land(struct optcc_program *p, uint32_t peer, uint32_t row, uin
 }
 
 int optcc_program_whole(const struct optcc_program *p) { return p->unfinished == 0; }
+
+void optcc_program_done(const struct optcc_program *p, uint32_t *done, uint32_t *rows)
+{
+    *rows = p->sends + p->receives;
+    *done = *rows - p->unsent - p->unfinished;
+}
+
+uint32_t optcc_program_awaited(const struct optcc_program *p)
+{
+    for (uint32_t i = 0; p->unfinished && i < p->receives; i++)
+        if (!p->receive[i].finished)
+            return p->receive[i].peer;
+    return p->sends ? p->send[0].peer : UINT32_MAX;
+}
+
+uint32_t optcc_program_receives(const struct optcc_program *p) { return p->receives; }
+
+void optcc_program_landings(const struct optcc_program *p, uint32_t *rows, uint64_t *at_ns)
+{
+    for (uint32_t i = 0; i < p->receives; i++) {
+        rows[i] = p->receive[i].row;
+        at_ns[i] = p->receive[i].at_ns;
+    }
+}

@@ -1,22 +1,41 @@
-/* Wires between ranks of one machine, through memory that they share.
+/* Wires between ranks of one machine, through memory that they share, over NICs that are played.
  *
- * Each wire has a ring for each way, with one writer and one reader. A frame is copied into the ring when it is posted,
- * so its payload has left at once, and is read where it lies. A frame is never cut: what does not fit before the ring's
- * end goes to its beginning. A part of the ring is kept for frames without payload.
+ * From each rank to each other one there is a ring for frames without payload, and a ring for each NIC of the reader for
+ * those with one. A ring has one writer and one reader. A frame is copied into it when it is posted, so its payload has
+ * left at once, and is read where it lies. A frame is never cut: what does not fit before the ring's end goes to its
+ * beginning.
  *
- * These wires do not die. A rank whose process has ended is silent; its peers give it up after `return_ns`.
+ * NICs may have rates. One sends one payload at a time and takes one in at a time: the writer computes when a payload has
+ * left its own NIC and when the reader's has taken it in, whose clock is in the shared memory, and writes that into the
+ * frame. The reader hands it over then, and never before. By this a payload starts when it was ready and the NIC free,
+ * not when a process that shares its core came to write it; so one late wake-up does not add to the next.
+ *
+ * NICs may ail, on purpose: a link goes down and comes back, frames disappear, a rate falls. A rank whose process has
+ * ended is silent.
+ *
+ * What others write is checked before it is believed: a ring's counters, lengths, lanes. Who writes what cannot be loses
+ * the wires of that ring.
  */
-#define _POSIX_C_SOURCE 200809L
+#define _GNU_SOURCE
 #include "engine.h"
 
+#include <linux/futex.h>
+#include <math.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/syscall.h>
 #include <time.h>
+#include <unistd.h>
 
-enum { LINE = 64 };         /* bytes of a cache line: frames begin at one */
-enum { RESERVE = 64 * 128 }; /* bytes that payloads leave free */
+enum {
+    LINE = 64,               /* bytes of a cache line: frames begin at one */
+    CONTROL_BYTES = 1 << 15, /* of a ring of frames without payload: 256 of them. More at once are lost, and said again */
+};
 static const uint64_t SKIP = UINT64_MAX;
+static const uint64_t LEAD_NS = 200000;   /* a NIC is given the next payload so long before it is free: half of it leaves
+                                             NICs idle where a process wakes up late, twice decides too early what goes */
+static const uint64_t AWAKE_NS = 80000;   /* nobody sleeps for less: the kernel wakes up so late */
 
 struct ring {
     _Alignas(LINE) _Atomic uint64_t written; /* bytes, for ever */
@@ -26,23 +45,67 @@ struct ring {
 
 struct prefix { /* in front of each frame */
     uint64_t length; /* of the frame; SKIP: go on at the ring's beginning */
-    uint64_t unused;
+    uint32_t lane;
+    uint32_t unused;
+    uint64_t due_ns; /* not to be handed over before; 0: at once */
+};
+
+enum { LINK_UP, LINK_DOWN, LINK_REFUSES }; /* of a NIC, as others see it */
+
+struct far_nic { /* what others must know of a NIC */
+    _Alignas(LINE) _Atomic uint64_t in_free_ns; /* until then it takes in what it was sent */
+    _Atomic uint64_t in_rate;                   /* the bits of a double, bytes per second */
+    _Atomic uint32_t link;
+};
+
+struct door { /* of each rank */
+    _Alignas(LINE) _Atomic uint32_t bell; /* to be rung while it is asleep */
+    _Atomic uint32_t asleep;
+    struct far_nic nic[OPTCC_MAX_NICS];
+};
+
+struct start { /* of the memory */
+    _Alignas(LINE) _Atomic uint64_t changes; /* of links */
+};
+
+struct one_ring { /* an end of it */
+    struct ring *ring;
+    uint64_t bytes;
+    uint64_t own, far; /* the counter of this end; the other one, as seen last */
+    uint64_t polled;   /* bytes to be given back at the next poll */
+    uint32_t peer, nic; /* the peer; of a ring that is read, the NIC here */
+    int control, broken;
 };
 
 struct one { /* a wire at this rank */
-    struct ring *out, *in;
-    uint64_t written, read;         /* as in the rings; what the other side does not change */
-    uint64_t far_read, far_written; /* as seen last */
-    uint64_t polled;                /* bytes to be given back at the next poll */
-    uint32_t left;                  /* payloads whose LEFT is still to be said */
-    int fenced, died;               /* likewise */
+    uint32_t ring;    /* index of the outgoing one for payloads */
+    uint32_t left;    /* payloads whose LEFT is still to be said */
+    uint32_t cause;   /* of DIED */
+    int fenced, died, back; /* still to be said */
+    int gone;         /* a link was down when it was looked at last */
+    int no_data, no_acks; /* what disappears on its way, here */
+};
+
+struct own_nic {
+    double out_rate, in_rate; /* bytes per second, as they were given */
+    double part;              /* that is left */
+    uint64_t out_free_ns;
+    uint64_t dropped;         /* frames that a fault has swallowed */
+    int broken;               /* nothing leaves it, and others do not know */
 };
 
 struct optcc_shm {
-    uint32_t rank, ranks, lanes, wires, next, owed; /* owed: how much is still to be said */
-    uint64_t ring_bytes;
+    uint32_t rank, ranks, nics, wires, ins, outs, next;
+    uint32_t owed; /* how much is still to be said */
+    uint64_t seen; /* changes */
+    struct start *start;
+    struct door *door;      /* by rank */
+    struct one_ring *in, *out;
     struct one *one;
     struct optcc_wire *wire;
+    uint32_t *control;      /* by peer: index of the outgoing ring */
+    uint32_t *wire_of;      /* by peer and lane */
+    struct own_nic nic[OPTCC_MAX_NICS];
 };
 
 static uint64_t in_lines(uint64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
@@ -57,40 +120,141 @@ static uint64_t now(void *self)
 
 static uint32_t room(void *self, uint32_t nic)
 {
-    (void)self, (void)nic;
-    return 1; /* `post` knows better */
+    const struct own_nic *n = &((struct optcc_shm *)self)->nic[nic];
+    return !n->out_free_ns || n->out_free_ns <= now(NULL) + LEAD_NS; /* whether the ring has room, `post` knows */
 }
 
-static int post(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload)
+static struct far_nic *far_of(const struct optcc_shm *s, uint32_t wire)
 {
-    struct optcc_shm *s = self;
-    struct one *w = &s->one[wire];
-    const uint64_t length = sizeof *head + head->length;
-    const uint64_t whole = in_lines(sizeof(struct prefix) + length), at = w->written % s->ring_bytes;
-    const uint64_t skipped = at + whole > s->ring_bytes ? s->ring_bytes - at : 0;
-    const uint64_t needed = skipped + whole + (payload ? RESERVE : 0);
-    if (w->written + needed - w->far_read > s->ring_bytes) {
-        w->far_read = atomic_load_explicit(&w->out->read, memory_order_acquire);
-        if (w->far_read > w->written || w->written + needed - w->far_read > s->ring_bytes)
-            return OPTCC_AGAIN;
+    return &s->door[s->wire[wire].peer].nic[s->wire[wire].far_nic];
+}
+
+static int link_of(const struct optcc_shm *s, uint32_t rank, uint32_t nic)
+{
+    return (int)atomic_load_explicit(&s->door[rank].nic[nic].link, memory_order_acquire);
+}
+
+/* ---- when a payload has come, over NICs with rates --------------------------------------------------------------- */
+
+static double rate_of(const struct far_nic *nic)
+{
+    const uint64_t bits = atomic_load_explicit(&nic->in_rate, memory_order_relaxed);
+    double rate;
+    memcpy(&rate, &bits, sizeof rate);
+    return rate > 0 ? rate : INFINITY;
+}
+
+static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
+
+static uint64_t due(struct own_nic *n, struct far_nic *far, uint64_t bytes, uint64_t ready_ns)
+{
+    const double in_rate = rate_of(far), out_rate = n->out_rate * n->part;
+    if (isinf(out_rate) && isinf(in_rate))
+        return 0;
+    const uint64_t start_ns = latest(ready_ns, n->out_free_ns);
+    const uint64_t in_ns = (uint64_t)((double)bytes * 1e9 / in_rate);
+    const uint64_t left_ns = start_ns + (uint64_t)((double)bytes * 1e9 / out_rate);
+    if (!isinf(out_rate))
+        n->out_free_ns = left_ns;
+    if (isinf(in_rate))
+        return left_ns;
+    /* The first byte is there as soon as it has left; the last one not before. */
+    const uint64_t from_ns = left_ns > in_ns ? latest(start_ns, left_ns - in_ns) : start_ns;
+    uint64_t free_ns = atomic_load_explicit(&far->in_free_ns, memory_order_relaxed), come_ns;
+    do
+        come_ns = latest(free_ns, from_ns) + in_ns;
+    while (!atomic_compare_exchange_weak_explicit(&far->in_free_ns, &free_ns, come_ns, memory_order_relaxed,
+                                                  memory_order_relaxed));
+    return come_ns;
+}
+
+/* ---- the contract ------------------------------------------------------------------------------------------------ */
+
+static void wake(struct door *door)
+{
+    atomic_thread_fence(memory_order_seq_cst);
+    if (atomic_load_explicit(&door->asleep, memory_order_relaxed) && atomic_exchange(&door->asleep, 0)) {
+        atomic_fetch_add(&door->bell, 1);
+        syscall(SYS_futex, &door->bell, FUTEX_WAKE, 1, NULL, NULL, 0);
+    }
+}
+
+/* Where a frame of so many bytes goes; NULL: there is no room now. `whole` : with its prefix, in lines. */
+static unsigned char *place(struct one_ring *r, uint64_t whole)
+{
+    const uint64_t at = r->own % r->bytes, skipped = at + whole > r->bytes ? r->bytes - at : 0;
+    if (r->own + skipped + whole - r->far > r->bytes) {
+        r->far = atomic_load_explicit(&r->ring->read, memory_order_acquire);
+        if (r->far > r->own || r->own + skipped + whole - r->far > r->bytes)
+            return NULL;
     }
     if (skipped) {
         const struct prefix skip = {.length = SKIP};
-        memcpy(w->out->bytes + at, &skip, sizeof skip);
-        w->written += skipped;
+        memcpy(r->ring->bytes + at, &skip, sizeof skip);
+        r->own += skipped;
     }
-    unsigned char *const to = w->out->bytes + w->written % s->ring_bytes;
-    const struct prefix prefix = {.length = length};
-    memcpy(to, &prefix, sizeof prefix);
-    memcpy(to + sizeof prefix, head, sizeof *head);
+    return r->ring->bytes + r->own % r->bytes;
+}
+
+static int post(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload, uint64_t ready_ns)
+{
+    struct optcc_shm *s = self;
+    struct one *w = &s->one[wire];
+    const struct optcc_wire *const ends = &s->wire[wire];
+    struct own_nic *n = &s->nic[ends->nic];
+    if (n->broken || w->gone)
+        return OPTCC_LOST;
+    struct one_ring *r = &s->out[payload ? w->ring : s->control[ends->peer]];
+    const uint64_t length = sizeof *head + head->length, whole = in_lines(sizeof(struct prefix) + length);
+    unsigned char *const to = place(r, whole);
+    if (!to)
+        return OPTCC_AGAIN;
+    const uint64_t due_ns = payload ? due(n, far_of(s, wire), head->length, ready_ns) : 0;
     if (payload) {
-        memcpy(to + sizeof prefix + sizeof *head, payload, head->length);
         w->left++;
         s->owed++;
     }
-    w->written += whole;
-    atomic_store_explicit(&w->out->written, w->written, memory_order_release);
+    if (payload ? w->no_data : w->no_acks) {
+        n->dropped++;
+        return OPTCC_OK;
+    }
+    const struct prefix prefix = {.length = length, .lane = ends->lane, .due_ns = due_ns};
+    memcpy(to, &prefix, sizeof prefix);
+    memcpy(to + sizeof prefix, head, sizeof *head);
+    if (payload)
+        memcpy(to + sizeof prefix + sizeof *head, payload, head->length);
+    r->own += whole;
+    atomic_store_explicit(&r->ring->written, r->own, memory_order_release);
+    wake(&s->door[ends->peer]);
     return OPTCC_OK;
+}
+
+static void died(struct optcc_shm *s, uint32_t wire, enum optcc_cause cause)
+{
+    s->owed += !s->one[wire].died;
+    s->one[wire].died = 1;
+    s->one[wire].cause = cause;
+}
+
+/* Links have changed: whose wires are gone, and whose may be back? */
+static void look_at_links(struct optcc_shm *s)
+{
+    const uint64_t changes = atomic_load_explicit(&s->start->changes, memory_order_acquire);
+    if (changes == s->seen)
+        return;
+    s->seen = changes;
+    for (uint32_t i = 0; i < s->wires; i++) {
+        struct one *w = &s->one[i];
+        const int far = link_of(s, s->wire[i].peer, s->wire[i].far_nic);
+        const int gone = far != LINK_UP || link_of(s, s->rank, s->wire[i].nic) == LINK_DOWN;
+        if (gone && !w->gone && !w->died)
+            died(s, i, far == LINK_REFUSES ? OPTCC_ERROR : OPTCC_CLOSED);
+        if (!gone && w->gone) {
+            s->owed += !w->back;
+            w->back = 1;
+        }
+        w->gone = gone;
+    }
 }
 
 /* What this end has to say itself. */
@@ -98,66 +262,104 @@ static int say(struct optcc_shm *s, struct optcc_event *event)
 {
     for (uint32_t i = 0; i < s->wires; i++) {
         struct one *w = &s->one[i];
-        if (!w->left && !w->fenced && !w->died)
+        if (!w->left && !w->fenced && !w->died && !w->back)
             continue;
-        *event = (struct optcc_event){.wire = i, .news = w->left ? OPTCC_LEFT : w->fenced ? OPTCC_FENCED : OPTCC_DIED};
+        *event = (struct optcc_event){.wire = i, .cause = w->cause,
+                                      .news = w->left ? OPTCC_LEFT : w->fenced ? OPTCC_FENCED
+                                              : w->died ? OPTCC_DIED : OPTCC_BACK};
         if (w->left)
             w->left--;
         else if (w->fenced)
             w->fenced = 0;
-        else
+        else if (w->died)
             w->died = 0;
+        else
+            w->back = 0;
         s->owed--;
         return 1;
     }
     return 0;
 }
 
-/* The next frame of a wire, if there is one. A peer that writes what cannot be in a ring has lost it. */
-static int look(struct optcc_shm *s, uint32_t wire, struct optcc_event *event)
+/* Who writes what cannot be has lost the wires that end where this ring does. */
+static int broken(struct optcc_shm *s, struct one_ring *r)
 {
-    struct one *w = &s->one[wire];
-    if (w->polled) {
-        w->read += w->polled;
-        w->polled = 0;
-        atomic_store_explicit(&w->in->read, w->read, memory_order_release);
-    }
+    r->broken = 1;
+    for (uint32_t i = 0; i < s->wires; i++)
+        if (s->wire[i].peer == r->peer && (r->control || s->wire[i].nic == r->nic))
+            died(s, i, OPTCC_CLOSED);
+    return 0;
+}
+
+/* Whether a ring has a frame; the first one's prefix. It is 0 for a ring that was found broken. */
+static int first(struct optcc_shm *s, struct one_ring *r, struct prefix *prefix)
+{
+    if (r->broken)
+        return 0;
     for (;;) {
-        if (w->read == w->far_written)
-            w->far_written = atomic_load_explicit(&w->in->written, memory_order_acquire);
-        const uint64_t there = w->far_written - w->read, at = w->read % s->ring_bytes;
-        struct prefix prefix;
+        if (r->own == r->far)
+            r->far = atomic_load_explicit(&r->ring->written, memory_order_acquire);
+        const uint64_t there = r->far - r->own, at = r->own % r->bytes;
         if (!there)
             return 0;
-        memcpy(&prefix, w->in->bytes + at, sizeof prefix);
-        if (prefix.length == SKIP && there > s->ring_bytes - at && there <= s->ring_bytes) {
-            w->read += s->ring_bytes - at;
+        if (there > r->bytes || there % LINE)
+            return broken(s, r);
+        memcpy(prefix, r->ring->bytes + at, sizeof *prefix);
+        if (prefix->length == SKIP && there > r->bytes - at) {
+            r->own += r->bytes - at;
             continue;
         }
-        const uint64_t whole = in_lines(sizeof prefix + prefix.length);
-        if (there > s->ring_bytes || there % LINE || prefix.length > s->ring_bytes || whole > there ||
-            at + whole > s->ring_bytes) {
-            w->read = w->far_written = w->far_written / LINE * LINE;
-            s->owed += !w->died;
-            w->died = 1;
-            return 0;
-        }
-        w->polled = whole;
-        *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = wire, .length = prefix.length,
-                                      .bytes = w->in->bytes + at + sizeof prefix};
+        if (prefix->length > r->bytes || in_lines(sizeof *prefix + prefix->length) > there ||
+            at + in_lines(sizeof *prefix + prefix->length) > r->bytes)
+            return broken(s, r);
         return 1;
     }
+}
+
+static void give_back(struct one_ring *r)
+{
+    if (!r->polled)
+        return;
+    r->own += r->polled;
+    r->polled = 0;
+    atomic_store_explicit(&r->ring->read, r->own, memory_order_release);
+}
+
+/* The next frame of a ring, if there is one and its time has come. */
+static int look(struct optcc_shm *s, struct one_ring *r, struct optcc_event *event)
+{
+    struct prefix prefix;
+    give_back(r);
+    while (first(s, r, &prefix)) {
+        if (prefix.due_ns && prefix.due_ns > now(NULL))
+            return 0;
+        r->polled = in_lines(sizeof prefix + prefix.length);
+        const uint32_t wire =
+            prefix.lane < OPTCC_MAX_LANES ? s->wire_of[r->peer * OPTCC_MAX_LANES + prefix.lane] : UINT32_MAX;
+        if (wire != UINT32_MAX && (r->control || s->wire[wire].nic == r->nic) && !s->one[wire].gone) {
+            if (!(r->control ? s->one[wire].no_acks : s->one[wire].no_data)) {
+                *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = wire, .length = prefix.length,
+                                              .bytes = r->ring->bytes + r->own % r->bytes + sizeof prefix,
+                                              .at_ns = prefix.due_ns};
+                return 1;
+            }
+            s->nic[s->wire[wire].nic].dropped++;
+        }
+        give_back(r);
+    }
+    return 0;
 }
 
 static void poll(void *self, struct optcc_event *event)
 {
     struct optcc_shm *s = self;
+    look_at_links(s);
     if (s->owed && say(s, event))
         return;
-    for (uint32_t i = 0; i < s->wires; i++) {
-        const uint32_t wire = s->next;
-        s->next = s->next + 1 == s->wires ? 0 : s->next + 1;
-        if (look(s, wire, event))
+    for (uint32_t i = 0; i < s->ins; i++) {
+        struct one_ring *r = &s->in[s->next];
+        s->next = s->next + 1 == s->ins ? 0 : s->next + 1;
+        if (look(s, r, event))
             return;
     }
     *event = (struct optcc_event){.news = OPTCC_NOTHING};
@@ -174,55 +376,223 @@ static void fence(void *self, uint32_t wire)
 
 static int renew(void *self, uint32_t wire)
 {
-    (void)self, (void)wire;
+    const struct optcc_shm *s = self;
+    return s->nic[s->wire[wire].nic].broken || s->one[wire].gone ? OPTCC_LOST : OPTCC_OK;
+}
+
+static void sleep_for(void *self, uint64_t ns)
+{
+    struct optcc_shm *s = self;
+    struct door *const door = &s->door[s->rank];
+    const uint32_t bell = atomic_load(&door->bell);
+    const uint64_t then = now(NULL);
+    struct prefix prefix;
+    atomic_store(&door->asleep, 1);
+    atomic_thread_fence(memory_order_seq_cst);
+    int awake = s->owed || atomic_load(&s->start->changes) != s->seen;
+    for (uint32_t i = 0; !awake && i < s->ins; i++)
+        if (give_back(&s->in[i]), first(s, &s->in[i], &prefix)) {
+            awake |= prefix.due_ns < then + AWAKE_NS;
+            if (!awake && prefix.due_ns - then < ns)
+                ns = prefix.due_ns - then;
+        }
+    if (!awake && ns >= AWAKE_NS) {
+        ns -= AWAKE_NS / 2;
+        const struct timespec t = {.tv_sec = (time_t)(ns / 1000000000), .tv_nsec = (long)(ns % 1000000000)};
+        syscall(SYS_futex, &door->bell, FUTEX_WAIT, bell, &t, NULL, 0);
+    }
+    atomic_store(&door->asleep, 0);
+}
+
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for};
+
+/* ---- faults on purpose ------------------------------------------------------------------------------------------- */
+
+static void changed(struct optcc_shm *s)
+{
+    atomic_fetch_add(&s->start->changes, 1);
+    for (uint32_t i = 0; i < s->ranks; i++)
+        if (i != s->rank)
+            wake(&s->door[i]);
+}
+
+int optcc_shm_link(struct optcc_shm *s, uint32_t nic, enum optcc_link link, enum optcc_cause cause)
+{
+    if (nic >= s->nics || (unsigned)link >= OPTCC_LINKS)
+        return OPTCC_BAD;
+    const uint32_t shown = link == OPTCC_LINK_DOWN      ? LINK_DOWN
+                           : link == OPTCC_LINK_REFUSES ? LINK_REFUSES
+                                                        : LINK_UP;
+    s->nic[nic].broken = link == OPTCC_LINK_SENDS_NOT;
+    for (uint32_t i = 0; link == OPTCC_LINK_DOWN || link == OPTCC_LINK_SENDS_NOT ? i < s->wires : 0; i++)
+        if (s->wire[i].nic == nic)
+            died(s, i, cause);
+    if (atomic_exchange(&s->door[s->rank].nic[nic].link, shown) != shown)
+        changed(s);
     return OPTCC_OK;
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew};
-
-static uint64_t ring_size(uint64_t ring_bytes) { return sizeof(struct ring) + ring_bytes; }
-
-uint64_t optcc_shm_bytes(uint32_t ranks, uint32_t lanes, uint64_t ring_bytes)
+int optcc_shm_dark(struct optcc_shm *s, uint32_t nic, uint32_t far_rank, uint32_t far_nic, int data, int acks)
 {
-    return (uint64_t)ranks * ranks * lanes * ring_size(ring_bytes);
+    if (nic >= s->nics)
+        return OPTCC_BAD;
+    for (uint32_t i = 0; i < s->wires; i++)
+        if (s->wire[i].nic == nic &&
+            (far_rank == UINT32_MAX || (s->wire[i].peer == far_rank && s->wire[i].far_nic == far_nic))) {
+            s->one[i].no_data = data;
+            s->one[i].no_acks = acks;
+        }
+    return OPTCC_OK;
 }
 
-int optcc_shm_open(void *memory, uint32_t rank, uint32_t ranks, uint32_t lanes, uint64_t ring_bytes,
-                   struct optcc_shm **shm)
+static void show_rate(struct optcc_shm *s, uint32_t nic)
+{
+    const double rate = s->nic[nic].in_rate * s->nic[nic].part;
+    uint64_t bits;
+    memcpy(&bits, &rate, sizeof bits);
+    atomic_store_explicit(&s->door[s->rank].nic[nic].in_rate, bits, memory_order_relaxed);
+}
+
+int optcc_shm_slow(struct optcc_shm *s, uint32_t nic, double part)
+{
+    if (nic >= s->nics || !(part > 0))
+        return OPTCC_BAD;
+    s->nic[nic].part *= part;
+    show_rate(s, nic);
+    return OPTCC_OK;
+}
+
+uint64_t optcc_shm_dropped(const struct optcc_shm *s, uint32_t nic) { return nic < s->nics ? s->nic[nic].dropped : 0; }
+
+/* ---- making one -------------------------------------------------------------------------------------------------- */
+
+static uint64_t ring_size(uint64_t bytes) { return sizeof(struct ring) + bytes; }
+
+static int joined(const struct optcc_shm_config *c, uint32_t a, uint32_t b)
+{
+    return a != b && c->joined[(uint64_t)a * c->ranks + b];
+}
+
+static uint64_t rings_of(const struct optcc_shm_config *c, uint32_t from, uint32_t to)
+{
+    return joined(c, from, to) ? ring_size(CONTROL_BYTES) + c->nics[to] * ring_size(c->ring_bytes) : 0;
+}
+
+static int sane(const struct optcc_shm_config *c)
+{
+    if (!c->ranks || c->ranks > OPTCC_MAX_RANKS || c->ring_bytes % LINE || !c->ring_bytes)
+        return 0;
+    for (uint32_t i = 0; i < c->ranks; i++)
+        if (c->nics[i] > OPTCC_MAX_NICS)
+            return 0;
+    return 1;
+}
+
+uint64_t optcc_shm_bytes(const struct optcc_shm_config *c)
+{
+    uint64_t bytes = sizeof(struct start) + c->ranks * sizeof(struct door);
+    if (!sane(c))
+        return 0;
+    for (uint32_t from = 0; from < c->ranks; from++)
+        for (uint32_t to = 0; to < c->ranks; to++)
+            bytes += rings_of(c, from, to);
+    return bytes;
+}
+
+static struct one_ring end_of(unsigned char **at, uint64_t bytes, uint32_t peer, uint32_t nic, int control)
+{
+    const struct one_ring made = {.ring = (struct ring *)(void *)*at, .bytes = bytes, .peer = peer, .nic = nic,
+                                  .control = control};
+    *at += ring_size(bytes);
+    return made;
+}
+
+static void find_rings(struct optcc_shm *s, const struct optcc_shm_config *c, unsigned char *at, uint32_t *first_out)
+{
+    for (uint32_t from = 0; from < c->ranks; from++)
+        for (uint32_t to = 0; to < c->ranks; to++) {
+            unsigned char *own = at;
+            at += rings_of(c, from, to);
+            if (!joined(c, from, to) || (from != s->rank && to != s->rank))
+                continue;
+            const uint32_t peer = from == s->rank ? to : from;
+            struct one_ring *const ends = from == s->rank ? s->out : s->in;
+            uint32_t *const count = from == s->rank ? &s->outs : &s->ins;
+            if (from == s->rank) {
+                s->control[peer] = *count;
+                first_out[peer] = *count + 1;
+            }
+            ends[(*count)++] = end_of(&own, CONTROL_BYTES, peer, 0, 1);
+            for (uint32_t nic = 0; nic < c->nics[to]; nic++)
+                ends[(*count)++] = end_of(&own, c->ring_bytes, peer, nic, 0);
+        }
+}
+
+static int take_wires(struct optcc_shm *s, const struct optcc_shm_config *c, const uint32_t *first_out)
+{
+    for (uint32_t i = 0; i < c->wires; i++) {
+        const struct optcc_wire *w = &c->wire[i];
+        if (w->peer >= c->ranks || !joined(c, c->rank, w->peer) || w->nic >= s->nics || w->far_nic >= c->nics[w->peer] ||
+            w->lane >= OPTCC_MAX_LANES)
+            return OPTCC_BAD;
+        s->wire[i] = *w;
+        s->one[i].ring = first_out[w->peer] + w->far_nic;
+        s->wire_of[w->peer * OPTCC_MAX_LANES + w->lane] = i;
+    }
+    return OPTCC_OK;
+}
+
+int optcc_shm_open(const struct optcc_shm_config *c, void *memory, struct optcc_shm **shm)
 {
     *shm = NULL;
-    if (rank >= ranks || ranks > OPTCC_MAX_RANKS || !lanes || lanes > OPTCC_MAX_NICS || ring_bytes % LINE ||
-        ring_bytes < 4 * RESERVE || (uintptr_t)memory % LINE)
+    if (!sane(c) || c->rank >= c->ranks || (uintptr_t)memory % LINE)
         return OPTCC_BAD;
     struct optcc_shm *s = calloc(1, sizeof *s);
-    if (!s)
-        return OPTCC_MEMORY;
-    *s = (struct optcc_shm){.rank = rank, .ranks = ranks, .lanes = lanes, .ring_bytes = ring_bytes};
-    s->one = calloc((uint64_t)ranks * lanes, sizeof *s->one);
-    s->wire = calloc((uint64_t)ranks * lanes, sizeof *s->wire);
-    if (!s->one || !s->wire) {
-        optcc_shm_close(s);
+    uint32_t *first_out = calloc(c->ranks, sizeof *first_out);
+    if (!s || !first_out) {
+        free(s);
+        free(first_out);
         return OPTCC_MEMORY;
     }
-    for (uint32_t peer = 0; peer < ranks; peer++)
-        for (uint32_t lane = 0; peer != rank && lane < lanes; lane++) {
-            unsigned char *const rings = memory;
-            const uint64_t out = ((uint64_t)rank * ranks + peer) * lanes + lane;
-            const uint64_t in = ((uint64_t)peer * ranks + rank) * lanes + lane;
-            s->one[s->wires].out = (struct ring *)(void *)(rings + out * ring_size(ring_bytes));
-            s->one[s->wires].in = (struct ring *)(void *)(rings + in * ring_size(ring_bytes));
-            s->wire[s->wires++] = (struct optcc_wire){.peer = peer, .nic = lane, .far_nic = lane, .lane = lane};
+    *s = (struct optcc_shm){.rank = c->rank, .ranks = c->ranks, .nics = c->nics[c->rank], .wires = c->wires};
+    const uint64_t most = (uint64_t)c->ranks * (1 + OPTCC_MAX_NICS);
+    s->in = calloc(most, sizeof *s->in);
+    s->out = calloc(most, sizeof *s->out);
+    s->one = calloc(c->wires ? c->wires : 1, sizeof *s->one);
+    s->wire = calloc(c->wires ? c->wires : 1, sizeof *s->wire);
+    s->control = calloc(c->ranks, sizeof *s->control);
+    s->wire_of = malloc((uint64_t)c->ranks * OPTCC_MAX_LANES * sizeof *s->wire_of);
+    int result = s->in && s->out && s->one && s->wire && s->control && s->wire_of ? OPTCC_OK : OPTCC_MEMORY;
+    if (result == OPTCC_OK) {
+        memset(s->wire_of, 0xff, (uint64_t)c->ranks * OPTCC_MAX_LANES * sizeof *s->wire_of);
+        s->start = memory;
+        s->door = (struct door *)(void *)((unsigned char *)memory + sizeof(struct start));
+        for (uint32_t i = 0; i < s->nics; i++) {
+            s->nic[i] = (struct own_nic){.out_rate = c->out_rates ? c->out_rates[i] : INFINITY,
+                                         .in_rate = c->in_rates ? c->in_rates[i] : INFINITY, .part = 1};
+            show_rate(s, i);
         }
-    *shm = s;
-    return OPTCC_OK;
+        find_rings(s, c, (unsigned char *)memory + sizeof(struct start) + c->ranks * sizeof(struct door), first_out);
+        result = take_wires(s, c, first_out);
+    }
+    free(first_out);
+    if (result == OPTCC_OK)
+        *shm = s;
+    else
+        optcc_shm_close(s);
+    return result;
 }
 
 void optcc_shm_close(struct optcc_shm *s)
 {
     if (!s)
         return;
+    free(s->in);
+    free(s->out);
     free(s->one);
     free(s->wire);
+    free(s->control);
+    free(s->wire_of);
     free(s);
 }
 
@@ -231,9 +601,11 @@ int optcc_shm_engine(struct optcc_shm *s, const struct optcc_config *config, str
     struct optcc_config own = *config;
     own.rank = s->rank;
     own.ranks = s->ranks;
-    own.nics = s->lanes;
+    own.nics = s->nics;
     own.wires = s->wires;
-    if (4 * (own.segment_bytes + RESERVE + sizeof(struct optcc_frame)) > s->ring_bytes)
-        return OPTCC_BAD;
+    const uint64_t whole = in_lines(sizeof(struct prefix) + sizeof(struct optcc_frame) + own.segment_bytes);
+    for (uint32_t i = 0; i < s->outs; i++)
+        if (!s->out[i].control && s->out[i].bytes < 2 * whole)
+            return OPTCC_BAD;
     return optcc_open(&own, s->wire, &CONTRACT, s, engine);
 }

@@ -39,6 +39,7 @@ struct task {
     struct optcc_program *program;
     void *buffer, *result;
     uint64_t bytes;
+    enum optcc_type type;
     enum optcc_op op;
 };
 
@@ -188,8 +189,9 @@ static void fly(struct optcc_world *w, struct frame *f, uint64_t at_ns)
         push(w, (struct event){.at_ns = at_ns + late_ns, .what = LAND, .frame = f});
 }
 
-static int post(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload)
+static int post(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload, uint64_t ready_ns)
 {
+    (void)ready_ns;
     struct rank *r = self;
     struct optcc_world *w = r->world;
     const struct end *end = &r->end[wire];
@@ -260,7 +262,7 @@ static int renew(void *self, uint32_t wire)
     return r->nic[r->end[wire].nic].dead ? OPTCC_LOST : OPTCC_OK;
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, NULL};
 
 /* ---- making one -------------------------------------------------------------------------------------------------- */
 
@@ -360,14 +362,14 @@ int optcc_world_engine(struct optcc_world *w, const struct optcc_config *config,
 }
 
 int optcc_world_task(struct optcc_world *w, uint32_t rank, struct optcc_program *program, void *buffer, void *result,
-                     uint64_t bytes, enum optcc_op op)
+                     uint64_t bytes, enum optcc_type type, enum optcc_op op)
 {
     struct rank *r = &w->rank[rank];
     struct task *more = realloc(r->task, (r->tasks + 1) * sizeof *more);
     if (!more)
         return OPTCC_MEMORY;
     r->task = more;
-    r->task[r->tasks++] = (struct task){program, buffer, result, bytes, op};
+    r->task[r->tasks++] = (struct task){program, buffer, result, bytes, type, op};
     return OPTCC_OK;
 }
 
@@ -486,7 +488,8 @@ static void act(struct optcc_world *w, struct rank *r)
     for (;;) {
         if (!r->running && !r->lost && r->done < r->tasks) {
             const struct task *t = &r->task[r->done];
-            if (optcc_begin(r->engine, t->program, t->buffer, t->op) == OPTCC_OK)
+            const struct optcc_call call = {.buffer = t->buffer, .type = t->type, .op = t->op, .sign = r->done};
+            if (optcc_begin(r->engine, t->program, &call) == OPTCC_OK)
                 r->running = 1;
             else
                 r->lost = 1;

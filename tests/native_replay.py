@@ -30,7 +30,23 @@ import optcc
 from optcc.errors import InputError
 from optcc.planner.search import candidate_families
 from optcc.plans.plan import Plan
-from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, dtype_of, fold, narrow
+from optcc.runtime.devices.host import BFLOAT16, Array, Op, dtype_of, fold, narrow
+from optcc.runtime.native.library import (
+    COUNTERS,
+    NEVER,
+    OPS,
+    TYPES,
+    Call,
+    Config,
+    Counters,
+    NativeProgram,
+    Result,
+    ShmConfig,
+    Until,
+    WireEnds,
+    declare,
+    struct,
+)
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
 
@@ -39,47 +55,19 @@ NATIVE = ROOT / "native"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC", "-shared")
 SANITIZERS = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
-OK, AGAIN, LOST, BAD, MEMORY, LATE = range(6)
-RESULTS = ("ok", "again", "lost", "bad", "memory", "late")
+OK, AGAIN, LOST, BAD, MEMORY, LATE, DIFFERS = Result
+RESULTS = tuple(result.name.lower() for result in Result)
 DIE, RETURN, MUTE, UNMUTE, RATE, PAUSE, RESUME, KILL = range(8)
 DATA, HELLO, PROBE, ALIVE, NOTICE, KNOCK, WELCOME, GIVEUP = range(1, 9)
-TYPES = (*DTYPES[:8], "float16", "bfloat16", "float32", "float64")
-"""In the order of enum optcc_type."""
-OPS = tuple(Op)
 SPAN = 256
 
 
-def _struct(name: str, *fields: tuple[str, Any]) -> Any:
-    return type(name, (ctypes.Structure,), {"_fields_": list(fields)})
-
-
-Config = _struct(
-    "Config",
-    *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires", "segment_bytes", "window_bytes")),
-    *((name, c_uint64) for name in ("job", "suspect_ns", "grace_ns", "knock_ns", "return_ns")),
-)
-Weather = _struct(
+Weather = struct(
     "Weather",
     *((name, c_uint64) for name in ("seed", "latency_ns", "jitter_ns")),
     *((name, c_uint32) for name in ("lost", "doubled")),
 )
-Rows = _struct(
-    "Rows",
-    *((name, c_uint32) for name in ("rows", "routes")),
-    *(
-        (name, c_void_p)
-        for name in ("src", "dst", "route", "offset", "length", "reduce", "dep_ptr", "dep_idx", "lanes")
-    ),
-)
-COUNTERS = (
-    *("sent_bytes", "resent_segments", "landed_segments", "duplicates"),
-    *("ghosts", "refused", "doubts", "left", "returned"),
-)
-Counters = _struct("Counters", *((name, c_uint64) for name in COUNTERS))
-WireState = _struct(
-    "WireState", ("state", c_uint32), ("epoch", c_uint32), ("acked_bytes", c_uint64), ("flying", c_uint64)
-)
-Frame = _struct(
+Frame = struct(
     "Frame",
     ("magic", c_uint32),
     ("version", c_uint8),
@@ -113,30 +101,15 @@ def build(folder: Path, source: Path = NATIVE, flags: Sequence[str] = ("-O2",)) 
 
 def load(library: Path) -> Any:
     """The library, with the types of what it returns and takes."""
-    lib = ctypes.CDLL(str(library))
+    lib = declare(ctypes.CDLL(str(library)))
     u32, u64, pointer = c_uint32, c_uint64, c_void_p
     for name, result, *arguments in (
-        ("optcc_fold", None, c_int, c_int, pointer, pointer, u64),
-        ("optcc_program_open", c_int, POINTER(Rows), u32, u32, pointer, c_int, u64, u32, POINTER(pointer)),
-        ("optcc_program_close", None, pointer),
-        ("optcc_count", None, pointer, POINTER(Counters)),
-        ("optcc_wire_look", c_int, pointer, u32, POINTER(WireState)),
-        ("optcc_hear", None, pointer, u32, pointer, u64),
-        ("optcc_test", c_int, pointer, POINTER(u32)),
-        ("optcc_begin", c_int, pointer, pointer, pointer, c_int),
-        ("optcc_progress", u64, pointer),
-        ("optcc_wait", c_int, pointer, u64),
-        ("optcc_close", None, pointer),
-        ("optcc_shm_bytes", u64, u32, u32, u64),
-        ("optcc_shm_open", c_int, pointer, u32, u32, u32, u64, POINTER(pointer)),
-        ("optcc_shm_close", None, pointer),
-        ("optcc_shm_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
         ("optcc_world_open", pointer, u32, POINTER(Weather)),
         ("optcc_world_close", None, pointer),
         ("optcc_world_nic", c_int, pointer, u32, c_double, c_double),
         ("optcc_world_wire", c_int, pointer, u32, u32, u32, u32),
         ("optcc_world_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
-        ("optcc_world_task", c_int, pointer, u32, pointer, pointer, pointer, u64, c_int),
+        ("optcc_world_task", c_int, pointer, u32, pointer, pointer, pointer, u64, c_int, c_int),
         ("optcc_world_fault", c_int, pointer, u64, c_int, u32, u32, u64),
         ("optcc_world_run", c_int, pointer, u64),
         ("optcc_world_now", u64, pointer),
@@ -356,22 +329,14 @@ class Outcome:
         return f"{self.counters['refused']} frames refused" if self.counters["refused"] else ""
 
 
-def program(lib: Any, schedule: Schedule, rank: int, dtype: str, segment: int, lanes: Array) -> Any:
+def program(lib: Any, schedule: Schedule, rank: int, segment: int, lanes: Array) -> Any:
     """A rank's part of a schedule; `lanes` by route."""
-    columns: tuple[Array, ...] = (
-        *(np.ascontiguousarray(c, np.int32) for c in (schedule.src, schedule.dst, schedule.route)),
-        *(np.ascontiguousarray(c, np.int64) for c in (schedule.offset, schedule.length)),
-        np.ascontiguousarray(schedule.reduce, np.uint8),
-        *(np.ascontiguousarray(c, np.int64) for c in (schedule.dep_ptr, schedule.dep_idx)),
-        lanes,
-    )
-    rows = Rows(len(schedule), len(schedule.routes), *(column.ctypes.data for column in columns))
-    made = c_void_p()
-    result = lib.optcc_program_open(
-        byref(rows), rank, schedule.ranks, None, TYPES.index(dtype), schedule.nbytes, segment, byref(made)
-    )
-    assert result == OK, RESULTS[result]
-    return made
+    return NativeProgram.of(schedule, rank, lanes, segment, lib).pointer
+
+
+def call(buffer: Array, dtype: str, op: Op) -> Any:
+    """In place on an array."""
+    return byref(Call(buffer.ctypes.data, None, TYPES.index(dtype), OPS.index(op), 1))
 
 
 class World:
@@ -432,9 +397,9 @@ class World:
         for program in self.programs:
             self.lib.optcc_program_close(program)
 
-    def program(self, schedule: Schedule, rank: int, dtype: str) -> Any:
+    def program(self, schedule: Schedule, rank: int) -> Any:
         """A rank's part of a schedule."""
-        made = program(self.lib, schedule, rank, dtype, self.segment, self.ground.lanes(schedule))
+        made = program(self.lib, schedule, rank, self.segment, self.ground.lanes(schedule))
         self.programs.append(made)
         return made
 
@@ -445,8 +410,8 @@ class World:
         self.segments += int((-(-schedule.length // self.segment)).sum())
         for rank in range(schedule.ranks):
             where = buffers[rank].ctypes.data, results[rank].ctypes.data
-            program = self.program(schedule, rank, dtype)
-            self._call("optcc_world_task", rank, program, *where, schedule.nbytes, OPS.index(op))
+            kind = TYPES.index(dtype), OPS.index(op)
+            self._call("optcc_world_task", rank, self.program(schedule, rank), *where, schedule.nbytes, *kind)
 
     def fault(self, at_ns: float, kind: int, rank: int, nic: int = 0, value: int = 0) -> None:
         self._call("optcc_world_fault", int(at_ns), kind, rank, nic, value)
@@ -479,9 +444,27 @@ class World:
 SECOND_NS = 10**9
 
 
+def shm_config(ranks: int, rank: int, lanes: int, ring: int) -> Any:
+    """Of ranks with `lanes` NICs each, every one joined to the NIC of the same number of every other rank."""
+    nics, joined = np.full(ranks, lanes, np.uint32), np.ones((ranks, ranks), np.uint8)
+    ends = [(peer, lane, lane, lane) for peer in range(ranks) for lane in range(lanes) if peer != rank]
+    wires = (WireEnds * len(ends))(*(WireEnds(*end) for end in ends))
+    made = ShmConfig(
+        rank=rank,
+        ranks=ranks,
+        nics=nics.ctypes.data,
+        joined=joined.ctypes.data,
+        ring_bytes=ring,
+        wires=len(ends),
+        wire=ctypes.addressof(wires),
+    )
+    made.kept = nics, joined, wires
+    return made
+
+
 def share(lib: Any, ranks: int, lanes: int = 1, ring: int = 1 << 20) -> Any:
     """Memory for ranks that are forked from here."""
-    return ctypes.c_char.from_buffer(mmap.mmap(-1, lib.optcc_shm_bytes(ranks, lanes, ring)))
+    return ctypes.c_char.from_buffer(mmap.mmap(-1, lib.optcc_shm_bytes(byref(shm_config(ranks, 0, lanes, ring)))))
 
 
 def run_shared(
@@ -497,7 +480,7 @@ def run_shared(
 ) -> list[int]:
     """One rank's collectives, one after another, in place, over shared memory; returns nanoseconds of each."""
     shm, engine = c_void_p(), c_void_p()
-    assert lib.optcc_shm_open(where, rank, schedule.ranks, lanes, ring, byref(shm)) == OK
+    assert lib.optcc_shm_open(byref(shm_config(schedule.ranks, rank, lanes, ring)), where, byref(shm)) == OK
     config = Config(
         segment_bytes=65536,
         window_bytes=262144,
@@ -506,14 +489,15 @@ def run_shared(
         grace_ns=SECOND_NS // 2,
         knock_ns=SECOND_NS // 10,
         return_ns=60 * SECOND_NS,
+        spin_ns=100_000,
     )
     assert lib.optcc_shm_engine(shm, byref(config), byref(engine)) == OK
     took, any_lane = [], np.zeros(len(schedule.routes), np.uint64)
-    made = program(lib, schedule, rank, "float32", 65536, any_lane)
+    made = program(lib, schedule, rank, 65536, any_lane)
     for buffer in buffers:
         begun = time.perf_counter_ns()
-        assert lib.optcc_begin(engine, made, buffer.ctypes.data, OPS.index(op)) == OK
-        result = lib.optcc_wait(engine, 60 * SECOND_NS)
+        assert lib.optcc_begin(engine, made, call(buffer, "float32", op)) == OK
+        result = lib.optcc_wait(engine, byref(Until(60 * SECOND_NS, NEVER, -1)))
         took.append(time.perf_counter_ns() - begun)
         assert result == OK, RESULTS[result]
     for _ in range(1000):  # the last acknowledgement may have to be said again
@@ -637,8 +621,8 @@ class Liar:
         self.world = World(lib, self.ground, {"seed": seed})
         (self.buffer, _) = inputs(self.schedule, "int32", Op.SUM, seed)
         self.engine = self.world.engines[0]
-        program = self.world.program(self.schedule, 0, "int32")
-        assert lib.optcc_begin(self.engine, program, self.buffer.ctypes.data, 0) == OK
+        program = self.world.program(self.schedule, 0)
+        assert lib.optcc_begin(self.engine, program, call(self.buffer, "int32", Op.SUM)) == OK
         self.honest = [self.frame(seq, *segment) for seq, segment in enumerate(self._segments())]
         self.taken: set[int] = set()
 
@@ -742,19 +726,20 @@ def scribble(lib: Any, count: int, seed: int) -> None:
     """A peer that writes anything into the memory that it shares: nothing may crash, and no call may take for ever."""
     ground, draw = next(one for one in grounds() if one.name == "2 x 1"), np.random.default_rng(seed)
     schedule = ground.schedules[0][1]
-    made = program(lib, schedule, 0, "int32", 1024, ground.lanes(schedule))
+    made = program(lib, schedule, 0, 1024, ground.lanes(schedule))
     (buffer, _) = inputs(schedule, "int32", Op.SUM, seed)
-    size = lib.optcc_shm_bytes(2, 1, 1 << 16)
+    shared = shm_config(2, 0, 1, 1 << 16)
+    size = lib.optcc_shm_bytes(byref(shared))
     likely = np.array((0, 64, 128, 192, 1 << 16, 2**63, 2**64 - 1), np.uint64)
     for round_ in range(count):
         memory = mmap.mmap(-1, size)
         bytes_ = np.frombuffer(memory, np.uint8)
         shm, engine = c_void_p(), c_void_p()
-        assert lib.optcc_shm_open(bytes_.ctypes.data, 0, 2, 1, 1 << 16, byref(shm)) == OK
+        assert lib.optcc_shm_open(byref(shared), bytes_.ctypes.data, byref(shm)) == OK
         config = Config(segment_bytes=1024, window_bytes=4096, job=1, suspect_ns=1000, grace_ns=500, knock_ns=10)
         config.return_ns = SECOND_NS
         assert lib.optcc_shm_engine(shm, byref(config), byref(engine)) == OK
-        lib.optcc_begin(engine, made, buffer.ctypes.data, 0)
+        lib.optcc_begin(engine, made, call(buffer, "int32", Op.SUM))
         for _ in range(10):
             words = bytes_.view(np.uint64)
             places = draw.integers(0, len(words), int(draw.choice((10, 1000, len(words)))))

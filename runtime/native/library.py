@@ -1,0 +1,226 @@
+"""The native engine as Python calls it: its structs and functions, as `native/engine.h` has them."""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, byref, c_double, c_int, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import cache
+from typing import Any, Self
+
+import numpy as np
+
+from optcc.errors import InputError
+from optcc.machine.native import library
+from optcc.runtime.devices.host import Array, Op
+from optcc.runtime.errors import TransportError
+from optcc.schedule import Schedule
+
+TYPES = (
+    *("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64"),
+    *("float16", "bfloat16", "float32", "float64"),
+)
+"""In the order of enum optcc_type."""
+OPS = tuple(Op)
+"""In the order of enum optcc_op."""
+NONE = 2**32 - 1
+"""No rank."""
+NEVER = 2**64 - 1
+MAX_NICS, MAX_LANES = 16, 64
+"""NICs of a rank; wires between two."""
+
+
+class Result(IntEnum):
+    """enum optcc_result"""
+
+    OK = 0
+    AGAIN = 1
+    LOST = 2
+    BAD = 3
+    MEMORY = 4
+    LATE = 5
+    DIFFERS = 6
+
+
+class Noted(IntEnum):
+    """enum optcc_noted"""
+
+    LOST = 0
+    FENCED = 1
+    MOVED = 2
+    ANEW = 3
+    ALONE = 4
+
+
+class CauseOf(IntEnum):
+    """enum optcc_cause"""
+
+    PORT = 0
+    ERROR = 1
+    CLOSED = 2
+    DEVICE = 3
+    TOLD = 4
+    SILENCE = 5
+
+
+class Link(IntEnum):
+    """enum optcc_link"""
+
+    UP = 0
+    DOWN = 1
+    REFUSES = 2
+    SENDS_NOT = 3
+
+
+def struct(name: str, *fields: tuple[str, Any]) -> Any:
+    """The type of a C struct."""
+    return type(name, (ctypes.Structure,), {"_fields_": list(fields), "__doc__": f"`{name}` of native/engine.h."})
+
+
+Config = struct(
+    "optcc_config",
+    *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires", "segment_bytes", "window_bytes")),
+    *((name, c_uint64) for name in ("job", "suspect_ns", "grace_ns", "knock_ns", "return_ns", "alone_ns", "spin_ns")),
+)
+WireEnds = struct("optcc_wire", *((name, c_uint32) for name in ("peer", "nic", "far_nic", "lane")))
+Rows = struct(
+    "optcc_rows",
+    *((name, c_uint32) for name in ("rows", "routes")),
+    *(
+        (name, c_void_p)
+        for name in ("src", "dst", "route", "offset", "length", "reduce", "dep_ptr", "dep_idx", "lanes")
+    ),
+)
+Call = struct(
+    "optcc_call", ("buffer", c_void_p), ("parts", c_void_p), ("type", c_uint32), ("op", c_uint32), ("sign", c_uint32)
+)
+Until = struct("optcc_until", ("limit_ns", c_uint64), ("rows", c_uint64), ("watch", c_int))
+NoteOf = struct(
+    "optcc_note",
+    *((name, c_uint64) for name in ("at_ns", "bytes")),
+    *((name, c_uint32) for name in ("noted", "wire", "cause", "missed")),
+)
+COUNTERS = (
+    *("sent_bytes", "resent_segments", "landed_segments", "duplicates"),
+    *("ghosts", "refused", "doubts", "left", "returned"),
+)
+Counters = struct("optcc_counters", *((name, c_uint64) for name in COUNTERS))
+WireState = struct(
+    "optcc_wire_state", ("state", c_uint32), ("epoch", c_uint32), ("acked_bytes", c_uint64), ("flying", c_uint64)
+)
+ShmConfig = struct(
+    "optcc_shm_config",
+    ("rank", c_uint32),
+    ("ranks", c_uint32),
+    ("nics", c_void_p),
+    ("joined", c_void_p),
+    ("ring_bytes", c_uint64),
+    ("wires", c_uint32),
+    ("wire", c_void_p),
+    ("out_rates", c_void_p),
+    ("in_rates", c_void_p),
+)
+
+
+def declare(lib: Any) -> Any:
+    """The same library, with the types of what its functions take and return."""
+    u32, u64, pointer = c_uint32, c_uint64, c_void_p
+    for name, result, *arguments in (
+        ("optcc_fold", None, c_int, c_int, pointer, pointer, u64),
+        ("optcc_program_open", c_int, POINTER(Rows), u32, u32, pointer, u64, u32, POINTER(pointer)),
+        ("optcc_program_close", None, pointer),
+        ("optcc_program_receives", u32, pointer),
+        ("optcc_program_landings", None, pointer, pointer, pointer),
+        ("optcc_count", None, pointer, POINTER(Counters)),
+        ("optcc_wire_look", c_int, pointer, u32, POINTER(WireState)),
+        ("optcc_hear", None, pointer, u32, pointer, u64),
+        ("optcc_test", c_int, pointer, POINTER(u32)),
+        ("optcc_begin", c_int, pointer, pointer, POINTER(Call)),
+        ("optcc_progress", u64, pointer),
+        ("optcc_wait", c_int, pointer, POINTER(Until)),
+        ("optcc_serve", None, pointer, u64),
+        ("optcc_abandon", c_int, pointer, u64),
+        ("optcc_done", None, pointer, POINTER(u32), POINTER(u32)),
+        ("optcc_awaited", u32, pointer),
+        ("optcc_notes", u32, pointer, pointer, u32),
+        ("optcc_close", None, pointer),
+        ("optcc_shm_bytes", u64, POINTER(ShmConfig)),
+        ("optcc_shm_open", c_int, POINTER(ShmConfig), pointer, POINTER(pointer)),
+        ("optcc_shm_close", None, pointer),
+        ("optcc_shm_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
+        ("optcc_shm_link", c_int, pointer, u32, c_int, c_int),
+        ("optcc_shm_dark", c_int, pointer, u32, u32, u32, c_int, c_int),
+        ("optcc_shm_slow", c_int, pointer, u32, c_double),
+        ("optcc_shm_dropped", u64, pointer, u32),
+    ):
+        function = getattr(lib, name)
+        function.restype, function.argtypes = result, arguments
+    return lib
+
+
+@cache
+def engine_library() -> Any:
+    """Raises InputError where there is none."""
+    return declare(library())
+
+
+def demand(result: int, what: str) -> None:
+    """Raise TransportError, MemoryError or InputError unless `result` is OK."""
+    if result == Result.MEMORY:
+        raise MemoryError(what)
+    if result == Result.BAD:
+        raise InputError("not what the engine can do", where=what)
+    if result != Result.OK:
+        raise TransportError(f"{what}: {Result(result).name.lower()}")
+
+
+def rows_of(schedule: Schedule, lanes: Array) -> tuple[Any, tuple[Array, ...]]:
+    """The struct of a schedule, and the arrays that it points into. lanes : by route, a bit for each."""
+    columns: tuple[Array, ...] = (
+        *(np.ascontiguousarray(c, np.int32) for c in (schedule.src, schedule.dst, schedule.route)),
+        *(np.ascontiguousarray(c, np.int64) for c in (schedule.offset, schedule.length)),
+        np.ascontiguousarray(schedule.reduce, np.uint8),
+        *(np.ascontiguousarray(c, np.int64) for c in (schedule.dep_ptr, schedule.dep_idx)),
+        np.ascontiguousarray(lanes, np.uint64),
+    )
+    return Rows(len(schedule), len(schedule.routes), *(column.ctypes.data for column in columns)), columns
+
+
+@dataclass(eq=False)
+class NativeProgram:
+    """One rank's part of a schedule, held by the library until `close`."""
+
+    pointer: Any
+    rank: int
+    schedule: Schedule
+
+    @classmethod
+    def of(cls, schedule: Schedule, rank: int, lanes: Array, segment_bytes: int, lib: Any = None) -> Self:
+        """lanes : by route; segment_bytes : of the engine that it will run on.
+
+        Raises InputError for rows that ranks which know only their own cannot run.
+        """
+        lib = lib or engine_library()
+        rows, columns = rows_of(schedule, lanes)
+        made = c_void_p()
+        result = lib.optcc_program_open(
+            byref(rows), rank, schedule.ranks, None, schedule.nbytes, segment_bytes, byref(made)
+        )
+        del columns
+        demand(result, "a rank's part of a schedule")
+        return cls(made, rank, schedule)
+
+    def landings(self) -> dict[int, float]:
+        """When each row that came in had come and was folded, seconds of the monotonic clock."""
+        lib = engine_library()
+        count = lib.optcc_program_receives(self.pointer)
+        rows, at_ns = np.empty(count, np.uint32), np.empty(count, np.uint64)
+        lib.optcc_program_landings(self.pointer, rows.ctypes.data, at_ns.ctypes.data)
+        return dict(zip(rows.tolist(), (at_ns / 1e9).tolist(), strict=True))
+
+    def close(self) -> None:
+        """Give its memory back."""
+        if self.pointer:
+            engine_library().optcc_program_close(self.pointer)
+            self.pointer = None
