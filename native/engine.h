@@ -211,6 +211,7 @@ struct optcc_wire_state {
     uint32_t state;       /* enum optcc_wire_is */
     uint32_t epoch;       /* life */
     uint64_t acked_bytes; /* what it has carried: over time this is its measured share */
+    uint64_t sent_bytes;  /* what it was given, segments that were sent again by it included */
     uint64_t flying;      /* bytes that are not acknowledged */
 };
 

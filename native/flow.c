@@ -91,7 +91,7 @@ struct wire {
     uint32_t index, state;
     uint32_t epoch;             /* its life */
     uint32_t called, knocked;   /* lives asked for by the peer and by us; 0: none */
-    uint64_t flying, acked;     /* bytes */
+    uint64_t flying, acked, sent; /* bytes */
     uint32_t in_hand;           /* payloads that may be read */
     uint32_t order, best;       /* of the next segment; above all that have landed and went once */
     uint64_t moved_ns;          /* something it owes has moved, or it began to owe */
@@ -282,8 +282,9 @@ static struct wire *wire_for(struct optcc_engine *e, struct peer *p, uint32_t ni
 {
     struct wire *best = NULL;
     double soonest = 0;
-    /* The plan's lanes, as long as one of them lives; then all. */
-    for (uint64_t may = p->up & p->with_nic[nic] & (p->up & lanes ? lanes : ~UINT64_C(0)); may; may &= may - 1) {
+    /* The plan's lanes, as long as all of them live; then all that there are. */
+    const int all_live = lanes && (p->up & lanes) == lanes;
+    for (uint64_t may = p->up & p->with_nic[nic] & (all_live ? lanes : ~UINT64_C(0)); may; may &= may - 1) {
         struct wire *w = &e->wire[p->wire[__builtin_ctzll(may)]];
         if (w->flying && w->flying + length > e->config.window_bytes)
             continue;
@@ -312,6 +313,7 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     if (!w->flying && !w->in_hand)
         w->moved_ns = e->now_ns;
     w->flying += piece->length;
+    w->sent += piece->length;
     p->heading_for[w->ends.far_nic] += piece->length;
     o->sent_ns = e->now_ns;
     o->ahead = p->heading_for[w->ends.far_nic];
@@ -1055,6 +1057,6 @@ int optcc_wire_look(const struct optcc_engine *e, uint32_t wire, struct optcc_wi
         return OPTCC_BAD;
     const struct wire *w = &e->wire[wire];
     *state = (struct optcc_wire_state){.state = w->state, .epoch = w->epoch, .acked_bytes = w->acked,
-                                       .flying = w->flying};
+                                       .sent_bytes = w->sent,                                       .flying = w->flying};
     return OPTCC_OK;
 }

@@ -24,6 +24,7 @@ from optcc.planner.search import slower_s
 from optcc.runtime.devices import host
 from optcc.runtime.devices.host import BFLOAT16, Array, Op, dtype_of
 from optcc.runtime.measuring.virtual_run import run_virtual
+from optcc.runtime.native.library import COUNTERS, OPS, TYPES, WireState
 from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
@@ -74,7 +75,7 @@ def test_seeds_hold_what_they_are_for(lib: Any) -> None:
     families = {task[0] for one in scripts for task in one.tasks}
     assert len(families) >= 6
     assert {one.ground.name for one in scripts} == set(clusters())
-    total = dict.fromkeys(native.COUNTERS, 0)
+    total = dict.fromkeys(COUNTERS, 0)
     for seed in range(200):
         for name, value in play(lib, seed).counters.items():
             total[name] += value
@@ -170,7 +171,7 @@ def one(
         wires: dict[tuple[int, int], Any] = {}
         for rank, engine in enumerate(world.engines):
             for wire in count():
-                state = native.WireState()
+                state = WireState()
                 if lib.optcc_wire_look(engine, wire, byref(state)) != native.OK:
                     break
                 wires[rank, wire] = state
@@ -244,7 +245,7 @@ def test_shares_follow_measured_rates(lib: Any) -> None:
         assert not world.run(world.return_ns).fault
         carried = [0, 0]
         for wire, (mine, _) in enumerate(ground.wires[0, 1]):
-            state = native.WireState()
+            state = WireState()
             lib.optcc_wire_look(world.engines[0], wire, byref(state))
             carried[mine] += state.acked_bytes
     assert 0.15 < carried[1] / sum(carried) < 0.25
@@ -286,7 +287,7 @@ def test_processes_share_memory(lib: Any, name: str, lanes: int) -> None:
 
 
 @pytest.mark.parametrize("op", list(Op))
-@pytest.mark.parametrize("dtype", native.TYPES)
+@pytest.mark.parametrize("dtype", TYPES)
 def test_folds_have_the_bits_of_the_runtimes(lib: Any, dtype: str, op: Op) -> None:
     kind = dtype_of(dtype)
     draw = np.random.default_rng(5)
@@ -307,7 +308,7 @@ def test_folds_have_the_bits_of_the_runtimes(lib: Any, dtype: str, op: Op) -> No
         own, landed = np.concatenate([own, near]), np.concatenate([landed, near[::-1]])
     right = own.copy()
     host.fold(op, right, landed)
-    lib.optcc_fold(native.TYPES.index(dtype), native.OPS.index(op), own.ctypes.data, landed.ctypes.data, len(own))
+    lib.optcc_fold(TYPES.index(dtype), OPS.index(op), own.ctypes.data, landed.ctypes.data, len(own))
     wrong = np.flatnonzero(own.view(np.uint8) != right.view(np.uint8))
     assert not len(wrong), (own.view(np.uint8)[wrong[:4]], right.view(np.uint8)[wrong[:4]])
 

@@ -200,7 +200,7 @@ class RuntimeChoice(NamedTuple):
     help="Where the buffers are: cuda is GPU memory, of GPU r mod the number of GPUs for rank r.",
 )  # fmt: skip
 @click.option(
-    "--chunk-path", type=click.Choice(["auto", "compiled", "python"]), default="auto", show_default=True,
+    "--chunk-path", type=click.Choice(["auto", "native", "compiled", "python"]), default="auto", show_default=True,
     envvar="OPTCC_PATH",
     help="What handles chunks: compiled code (local transport) or Python; auto is compiled code where it can be had. "
     "Also set by OPTCC_PATH.",

@@ -15,7 +15,7 @@ from optcc.errors import InfeasibleError, InputError
 from optcc.plans.plan import Plan
 from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.control.member import Member
-from optcc.runtime.engine.program import Program, program_of
+from optcc.runtime.engine.program import Program
 from optcc.runtime.wires.layout import WINDOW_BYTES, Layout, layout_of
 from optcc.schedule.columns import Schedule
 from optcc.schedule.routes import carried_by, ports_of
@@ -247,7 +247,7 @@ class Prepared:
             case _:
                 schedule, widest = reduce_scatter(self.cluster, nbytes), reduce_scatter(self.cluster, LARGE)
         name = self._name(schedule, widest)
-        return self._calls.keep(key, (name, program_of(schedule, self._member.rank, 1)))
+        return self._calls.keep(key, (name, self._member.program(schedule, 1)))
 
     def took(self, nbytes: int, seconds: float) -> None:
         """What an AllReduce of more than SMALL bytes took on this rank: by this its plan is chosen."""

@@ -15,8 +15,8 @@ from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.local import LocalWires
 
-PATHS = ("auto", "compiled", "python")
-"""What can be asked for; auto is compiled code where it can be had."""
+PATHS = ("auto", "native", "compiled", "python")
+"""What can be asked for; auto is the native engine where it serves, else compiled code where it can be had."""
 VARIABLE = "OPTCC_PATH"
 TYPES = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float32", "float64")
 """Element types whose folds are compiled for host memory. A GPU has its own."""
@@ -24,7 +24,7 @@ NO_NUMBA = "numba is not installed"
 
 
 class ChunkPath(NamedTuple):
-    """name : "compiled" or "python"; why : where Python was not asked for, why it is taken; over : the transport."""
+    """name : "native", "compiled" or "python"; why : where Python was not asked for, why it is taken; over : the transport."""
 
     name: str
     why: str = ""
@@ -55,6 +55,11 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
     """
     if asked == "python":
         return ChunkPath("python")
+    if transport == "local" and device == "cpu" and asked != "compiled":
+        return ChunkPath("native")
+    if asked == "native":
+        got = f"{transport}, {device}"
+        raise InputError("the native engine has no wires for it", where="path of chunks", expected="local, cpu", got=got)
     if device == "cpu" and dtype is not None and dtype not in TYPES:
         return ChunkPath("python", f"{dtype} is folded by numpy")
     if not sys.platform.startswith("linux") or sys.byteorder != "little":

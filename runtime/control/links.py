@@ -17,7 +17,7 @@ from optcc.runtime.control.transports import open_wires
 from optcc.runtime.devices.host import Op
 from optcc.runtime.devices.memory import HOST, Memory
 from optcc.runtime.engine.loop import Engine
-from optcc.runtime.engine.program import Program
+from optcc.runtime.engine.program import Program, program_of
 from optcc.runtime.errors import PeerLateError
 from optcc.runtime.flows.flows import FlowTransport
 from optcc.runtime.flows.receive_path import nothing_runs
@@ -149,6 +149,10 @@ class Links:
         self._control.on_message = lambda origin, value: None
         if self._transport != "local":
             gc.collect()  # their memory, registered and large, hangs in cycles of flows and wires
+
+    def program(self, schedule: Schedule, itemsize: int) -> Program:
+        """This rank's part of a schedule, of elements of `itemsize` bytes."""
+        return program_of(schedule, self._rank, itemsize)
 
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule over the wires that are there."""

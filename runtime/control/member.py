@@ -24,12 +24,11 @@ from optcc.runtime.compiled.choice import ChunkPath, path_asked, path_of, warm
 from optcc.runtime.control.channel import Clock, Control
 from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
 from optcc.runtime.control.links import Links
+from optcc.runtime.control.native_links import NativeLinks
 from optcc.runtime.control.overseer import GRACE_S, Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import arena_for
 from optcc.runtime.devices.host import Op
-from optcc.runtime.engine.loop import Engine
-from optcc.runtime.engine.program import Program
 from optcc.runtime.errors import (
     CallsDifferError,
     PeerLateError,
@@ -96,13 +95,19 @@ class LostNicsOf:
             self._tell(LostNics(sorted(dead), sorted(back)))
 
 
+def links_of(transport: str, control: Control, path: ChunkPath, timeouts: Timeouts, **how: Any) -> Any:
+    """What joins this rank to the others by that path."""
+    kind = NativeLinks if path.name == "native" else Links
+    return kind(transport, control, path, timeouts, **how)
+
+
 JUDGING_S = 10 * GRACE_S
 """For a hub that lives to judge, on a machine that is busy."""
 
 HUB_GONE = "its process, which held the control channel, is gone"
 
 
-def verdict(error: Exception, control: Control, links: Links, within_s: float) -> RankFailedError:
+def verdict(error: Exception, control: Control, links: Any, within_s: float) -> RankFailedError:
     """Who failed, as all ranks hear it: tells the overseer of `error` and waits for its word, `within_s` at most.
 
     A rank that has lost a peer serves its flows meanwhile. Others may be about to accuse this rank, and must hear that
@@ -132,7 +137,7 @@ def verdict(error: Exception, control: Control, links: Links, within_s: float) -
     return RankFailedError(0, HUB_GONE if control.rank else f"its own control channel has ended: {error}")
 
 
-def _listen(control: Control, within_s: float, links: Links | None = None) -> None:
+def _listen(control: Control, within_s: float, links: Any = None) -> None:
     """Hear what the hub says, and serve the flows of `links`, for so long; its verdict is raised."""
     end = time.monotonic() + within_s
     while (left := end - time.monotonic()) > 0:
@@ -276,7 +281,7 @@ class Member:
         self._control.patience_s = timeout_s
         self._nics = LostNicsOf(self.rank, self._control.tell)
         back = Timeouts(back=timeout_s if return_s is None else return_s)
-        self._links = Links(transport, self._control, self.path, back)
+        self._links = links_of(transport, self._control, self.path, back)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()
@@ -357,6 +362,10 @@ class Member:
         self._control.exchange(None)
         self._links.close()
 
+    def program(self, schedule: Schedule, itemsize: int) -> Any:
+        """This rank's part of a schedule, for `run`, over the wires that there are."""
+        return self._links.program(schedule, itemsize)
+
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Another schedule over the wires that are there."""
         self._links.learn(name, schedule, lanes)
@@ -364,13 +373,13 @@ class Member:
     def run(
         self,
         name: str,
-        program: Program,
+        program: Any,
         buffer: Any,
         op: Op,
         *,
         linger: bool = True,
         parts: Any = None,
-        start: Callable[[Engine], None] | None = None,
+        start: Callable[[Any], None] | None = None,
     ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
         sign = zlib.crc32(self._called[self.operation].encode()) % SIGNS
@@ -390,7 +399,7 @@ class Member:
         self.timeout_s = self._control.patience_s = timeout_s
         if self._links.up:
             self._part()
-        self._links, self.path = Links(transport, self._control, path, timeouts, **how), path
+        self._links, self.path = links_of(transport, self._control, path, timeouts, **how), path
 
     def parcel(self) -> bytes:
         """The next payload of the hub, for as long as that is there; flows are served meanwhile."""

@@ -25,8 +25,6 @@ from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import demand_one_machine, this_machine
 from optcc.runtime.devices.host import divide, dtype_of, reduction_of
 from optcc.runtime.devices.memory import Memory, memory_of
-from optcc.runtime.engine.loop import Engine
-from optcc.runtime.engine.program import program_of
 from optcc.runtime.errors import RankFailedError, shortage
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.flows.timeouts import Timeouts
@@ -137,9 +135,6 @@ class Runner:
                 moving=True,
                 farewell=lambda: self.member.tell(self._journal()),
             )
-            self._programs = {
-                name: program_of(schedule, self.member.rank, dtype.itemsize) for name, schedule in job.schedules.items()
-            }
             count = job.nbytes // dtype.itemsize
             self._buffer = None  # its room is given back before the next one takes some
             lent = self.member.lent if (job.transport, job.device) == LOCAL else None
@@ -148,6 +143,9 @@ class Runner:
             if self._reduction.mean:
                 divide(self._expected, job.ranks)
             self.member.connect(layout, dict(job.schedules))
+            self._programs = {
+                name: self.member.program(schedule, dtype.itemsize) for name, schedule in job.schedules.items()
+            }
             self._clock = self.member.clock()
             self._take_notes()
 
@@ -179,7 +177,7 @@ class Runner:
             member.exchange(None)  # to look takes processor time that others may still need
             return {"ran": ran, "exact": is_exact(memory.unload(self._buffer), self._expected)}
 
-    def _begin(self, engine: Engine) -> None:
+    def _begin(self, engine: Any) -> None:
         """All is ready here: wait until it is everywhere, and for a moment by rank 0's clock."""
         clock = self._clock
         self.member.exchange(None)

@@ -107,7 +107,9 @@ COUNTERS = (
 )
 Counters = struct("optcc_counters", *((name, c_uint64) for name in COUNTERS))
 WireState = struct(
-    "optcc_wire_state", ("state", c_uint32), ("epoch", c_uint32), ("acked_bytes", c_uint64), ("flying", c_uint64)
+    "optcc_wire_state",
+    *((name, c_uint32) for name in ("state", "epoch")),
+    *((name, c_uint64) for name in ("acked_bytes", "sent_bytes", "flying")),
 )
 ShmConfig = struct(
     "optcc_shm_config",
