@@ -59,7 +59,9 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
         return ChunkPath("native")
     if asked == "native":
         got = f"{transport}, {device}"
-        raise InputError("the native engine has no wires for it", where="path of chunks", expected="local, cpu", got=got)
+        raise InputError(
+            "the native engine has no wires for it", where="path of chunks", expected="local, cpu", got=got
+        )
     if device == "cpu" and dtype is not None and dtype not in TYPES:
         return ChunkPath("python", f"{dtype} is folded by numpy")
     if not sys.platform.startswith("linux") or sys.byteorder != "little":

@@ -95,10 +95,11 @@ class LostNicsOf:
             self._tell(LostNics(sorted(dead), sorted(back)))
 
 
-def links_of(transport: str, control: Control, path: ChunkPath, timeouts: Timeouts, **how: Any) -> Any:
+def links_of(transport: str, control: Control, path: ChunkPath, timeouts: Timeouts, **how: Any) -> Links | NativeLinks:
     """What joins this rank to the others by that path."""
-    kind = NativeLinks if path.name == "native" else Links
-    return kind(transport, control, path, timeouts, **how)
+    if path.name == "native":
+        return NativeLinks(transport, control, path, timeouts, **how)
+    return Links(transport, control, path, timeouts, **how)
 
 
 JUDGING_S = 10 * GRACE_S

@@ -84,6 +84,11 @@ NAP_S = 0.001
 most, for a peer may wait for an answer."""
 LONG_NAP_S = 0.005
 
+SUSPECT_S, GRACE_S = 0.1, 0.15
+"""A wire that moves nothing for so long is doubted; it is left when other wires, and it not, have brought the peer's
+answers for so long. Both are longer where NICs are so slow that payloads wait in front of them for a quarter of it. Half
+of either finds a black hole sooner; a process that gets no processor for so long would be asked for nothing."""
+
 KNOCK_S = 0.01
 """The first pause before a lost wire is tried again, up to 16 times as long later."""
 
@@ -255,9 +260,9 @@ class SharedMemory:
             if control.rank == 0:
                 self._fd = _made(size)
             mine = [os.getpid(), self._fd, secrets.token_hex(16)] if control.rank == 0 else None
-            pid, fd, token = control.exchange(mine)[0]  # type: ignore[misc]
+            pid, fd, token = control.exchange(mine)[0]
             if control.rank:
-                self._fd = _opened(int(pid), int(fd))  # type: ignore[arg-type]
+                self._fd = _opened(int(pid), int(fd))
             self._map, self.job = mmap.mmap(self._fd, size), int(str(token)[:16], 16)
             if control.rank == 0:
                 self._map[: len(str(token))] = str(token).encode()
@@ -343,7 +348,8 @@ class NativeLinks:
         self._lib, self._control, self._timeouts = engine_library(), control, timeouts
         self._rank = control.rank
         self._hardware, self._paced, self._moving, self._farewell = hardware, paced, moving, farewell
-        self._shm = self._engine = None
+        self._shm: Any = None
+        self._engine: Any = None
         self._memory: SharedMemory | None = None
         self._away: dict[str, float] = {}
         self._strikes: list[Strike] = []
@@ -420,17 +426,20 @@ class NativeLinks:
         )
 
     def _config(self, job: int) -> Any:
-        timeouts, second = self._timeouts, 10**9
+        second, window = 10**9, max(WINDOW_BYTES, 2 * self._segment)
+        rates = [rate for port in self.layout.nics for rate in (port.out_rate, port.in_rate) if rate > 0]
+        queue_s = self.layout.ranks * window / min(rates) if self._paced and rates else 0.0
+        longer = max(1.0, 4 * queue_s / SUSPECT_S)
         crowded = self.layout.ranks > len(os.sched_getaffinity(0))
         return Config(
             segment_bytes=self._segment,
-            window_bytes=max(WINDOW_BYTES, 2 * self._segment),
+            window_bytes=window,
             job=job,
-            suspect_ns=int(timeouts.progress * second),
-            grace_ns=int(timeouts.grace * second),
+            suspect_ns=int(SUSPECT_S * longer * second),
+            grace_ns=int(GRACE_S * longer * second),
             knock_ns=int(KNOCK_S * second),
             return_ns=NEVER // 4,  # a rank that is stopped is late, not lost: who is lost others say
-            alone_ns=max(1, int(min(timeouts.back, 1e9) * second)),
+            alone_ns=max(1, int(min(self._timeouts.back, 1e9) * second)),
             spin_ns=0 if crowded else SPIN_NS,
         )
 
