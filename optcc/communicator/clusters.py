@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 RATE = "100Gb/s"
 """Of the one NIC that a rank on the local transport has where nothing is said: what counts is that all are alike."""
 
-PER_CHUNK = {"python": Fraction(30, 10**6), "compiled": Fraction(8, 10**6)}
+PER_CHUNK = {"native": Fraction(3, 10**6), "python": Fraction(30, 10**6), "compiled": Fraction(8, 10**6)}
 """By path of chunks: seconds for one beside its bytes, where the caller's file has none. For chunks of 64 KiB to 1 MiB
 docs/bench-chunk.md has 18 to 68 us by Python and 4 to 13 us compiled; these are near the geometric means."""
 

@@ -23,7 +23,7 @@ given twice are refused.
     measured:               # optional; how such rates came about
       date: 2026-11-20
       transport: verbs      # or local: emulated NICs
-      path: python          # optional; what handled chunks, python or compiled
+      path: python          # optional; what handled chunks: native, python or compiled
       alpha: 3.1us          # optional; latency from NIC to NIC
       per_chunk: 0.4us      # optional; what a port spends on each chunk beside its bytes
       spread: 1.1%          # optional; between repeated measurements of a NIC, the median over NICs
@@ -328,9 +328,9 @@ def _measured(file: _File, nameplate: dict[str, Fraction], document: YamlDocumen
     if how.transport not in ("local", "verbs"):
         where = document.where(f"{at}.transport")
         raise InputError("not a transport", where=where, expected="local or verbs", got=how.transport[:40])
-    if how.path not in ("", "python", "compiled"):
+    if how.path not in ("", "native", "python", "compiled"):
         where = document.where(f"{at}.path")
-        raise InputError("not a path of chunks", where=where, expected="python or compiled", got=how.path[:40])
+        raise InputError("not a path of chunks", where=where, expected="native, python or compiled", got=how.path[:40])
     times = {"alpha": how.alpha, "per_chunk": how.per_chunk}
     seconds = {k: None if v is None else parse_seconds(v, document.where(f"{at}.{k}")) for k, v in times.items()}
     spread = Fraction(0) if how.spread is None else _percent(how.spread, document.where(f"{at}.spread"))

@@ -24,7 +24,7 @@ NO_NUMBA = "numba is not installed"
 
 
 class ChunkPath(NamedTuple):
-    """name : "native", "compiled" or "python"; why : where Python was not asked for, why it is taken; over : the transport."""
+    """name : of PATHS but auto; why : where Python was not asked for, why it is taken; over : the transport."""
 
     name: str
     why: str = ""

@@ -60,15 +60,15 @@ from optcc.runtime.wires.layout import Layout
 from optcc.schedule import Schedule
 
 SEGMENT_BYTES = (8 << 10, 256 << 10)
-"""The least and the most that is sent as one: of less, what a segment costs beside its bytes is a tenth of it; more keeps
-a NIC busy, after it is lost or when another row should go first, for longer than it takes to notice."""
+"""The least and the most that is sent as one: of less, what a segment costs beside its bytes is a tenth of it; more
+keeps a NIC busy, after it is lost or when another row should go first, for longer than it takes to notice."""
 
 PIECES = 8
-"""A row has at least so many segments for each NIC that carries it: who is free takes the next, so NICs end an eighth of
-a row apart at most. Half of that leaves a sixteenth more of the time to the slowest NIC."""
+"""A row has at least so many segments for each NIC that carries it: who is free takes the next, so NICs end an eighth
+of a row apart at most. Half of that leaves a sixteenth more of the time to the slowest NIC."""
 
 WINDOW_BYTES = 512 << 10
-"""Not acknowledged on a wire, at most: two of the largest segments, so that one is under way while the other is folded."""
+"""Not acknowledged on a wire, at most: two of the largest segments, so that one is under way while one is folded."""
 
 UNDER_WAY = 64 << 20
 """Payloads under way to a rank, at most, in memory."""
@@ -77,7 +77,7 @@ RING_BYTES = 2 << 20
 """Of them from one rank to one NIC, at most."""
 
 SPIN_NS = 50_000
-"""A rank looks for so long before it sleeps where every rank has a core; else it sleeps at once, for another needs it."""
+"""A rank looks for so long before it sleeps where every rank has a core; else it sleeps at once: another needs it."""
 
 NAP_S = 0.001
 """The first pause between two looks at the wires while no operation runs; the later ones are longer, `LONG_NAP_S` at
@@ -86,8 +86,8 @@ LONG_NAP_S = 0.005
 
 SUSPECT_S, GRACE_S = 0.1, 0.15
 """A wire that moves nothing for so long is doubted; it is left when other wires, and it not, have brought the peer's
-answers for so long. Both are longer where NICs are so slow that payloads wait in front of them for a quarter of it. Half
-of either finds a black hole sooner; a process that gets no processor for so long would be asked for nothing."""
+answers for so long. Both are longer where NICs are so slow that payloads wait in front of them for a quarter of it.
+Half of either finds a black hole sooner; a process that gets no processor for so long would be asked for nothing."""
 
 KNOCK_S = 0.01
 """The first pause before a lost wire is tried again, up to 16 times as long later."""
@@ -246,7 +246,7 @@ class PlayedNics:
 
 
 class SharedMemory:
-    """Memory that all ranks of a job on this machine map, and nobody else has a name for; it ends with the last of them.
+    """Memory that all ranks of a job on this machine map, without a name for others; it ends with the last of them.
 
     Rank 0 makes it, the others open its descriptor by way of /proc, which needs the same user and the same processes
     to be seen.
