@@ -5,6 +5,7 @@
  * it is bounded by ranks, wires and the plan. All times are nanoseconds of the clock of its wires, all lengths bytes.
  *
  *   program.c        a rank's rows: what is ready, what waits, where a segment lands, folds in row order
+ *   messages.c       in place of a program: messages between two ranks, as many as come
  *   flow.c           segments exactly once over NICs that come and go; which NIC takes the next one
  *   reduce.c         the folds
  *   wires_shm.c      wires between ranks of one machine
@@ -71,7 +72,8 @@ struct optcc_frame {
     uint32_t from, to;  /* ranks */
     uint64_t job;       /* the same at all ranks, drawn at random */
     uint32_t epoch;     /* the life of the wire that it travels by */
-    uint32_t word;      /* PROBE, ALIVE: the number of the doubt; NOTICE: the life of `lane` that is over */
+    uint32_t word;      /* PROBE, ALIVE: the number of the doubt; NOTICE: the life of `lane` that is over; DATA: of the
+                         * operation's own, 0 in programs */
     uint64_t begun;     /* operations with the reader that the writer has begun */
     uint64_t floor;     /* segments below have landed at the writer */
     uint64_t landed[OPTCC_SPAN / 64]; /* bit seq % SPAN: seq has landed, for seq from floor to floor + SPAN */
@@ -89,7 +91,7 @@ struct optcc_frame {
 enum optcc_news {
     OPTCC_NOTHING,
     OPTCC_FRAME,  /* `bytes`, `length`: a frame has come by `wire`; they stay until the next poll, aligned to 8 */
-    OPTCC_LEFT,   /* one payload given to `wire` is read no more */
+    OPTCC_LEFT,   /* one payload given to `wire`, the first that was, is read no more */
     OPTCC_DIED,   /* the transport knows that `wire` is lost */
     OPTCC_FENCED, /* the fence of `wire` is done */
     OPTCC_BACK    /* `wire` may work again: a hint */
@@ -206,6 +208,51 @@ uint32_t optcc_type_bytes(enum optcc_type type); /* 0: no type */
 /* own = own op landed, `count` elements; the same bits as optcc.runtime.devices.host.fold. */
 void optcc_fold(enum optcc_type type, enum optcc_op op, void *own, const void *landed, uint64_t count);
 
+/* Take a wire for lost, for who wants a payload back that it does not give back. */
+void optcc_leave(struct optcc_engine *engine, uint32_t wire);
+
+/* ---- messages.c: messages between two ranks, as many as come ------------------------------------------------------ */
+
+enum optcc_messages_limit {
+    OPTCC_DEPTH = 32,         /* sends, or receives, of one stream that are not done */
+    OPTCC_MAX_STREAMS = 4096  /* of each way between two ranks */
+};
+
+struct optcc_messages_config {
+    uint32_t peer;          /* rank of the engine */
+    uint32_t streams;       /* of each way at most; the same at both ranks */
+    uint32_t segment_bytes; /* that of the engine */
+    uint64_t most_bytes;    /* of a message, below 4 GiB - 1; the same at both ranks */
+};
+
+struct optcc_messages;
+/* OK, BAD or MEMORY. Memory of a stream is taken when it is first opened, and kept. */
+int optcc_messages_open(const struct optcc_messages_config *config, struct optcc_messages **messages);
+void optcc_messages_close(struct optcc_messages *messages); /* after its engine */
+/* It runs until the engine is closed, or `optcc_test` says LOST; then nothing here is done any more. Results as of
+ * `optcc_begin`. */
+int optcc_begin_messages(struct optcc_engine *engine, struct optcc_messages *messages);
+
+/* The sending end of a new stream to a port of the peer: OK, AGAIN (no stream is free) or MEMORY. */
+int optcc_stream_open(struct optcc_messages *messages, uint64_t port, uint32_t *stream);
+/* The receiving end of the first stream that the peer has opened to this port, and that is not taken: OK or AGAIN. */
+int optcc_stream_take(struct optcc_messages *messages, uint64_t port, uint32_t *stream);
+/* No message is sent or received any more; what is on its way fails. Receive buffers are the caller's at once, those of
+ * sends when `optcc_stream_held`, a set of lanes, is empty. */
+void optcc_stream_close(struct optcc_messages *messages, int receiving, uint32_t stream);
+uint64_t optcc_stream_held(const struct optcc_messages *messages, uint32_t stream);
+uint32_t optcc_streams(const struct optcc_messages *messages); /* that are not closed at both ends */
+
+/* The next send or receive of a stream, in order; `number` names it. OK, AGAIN (OPTCC_DEPTH are not done), or BAD: too
+ * long, or no such stream. */
+int optcc_send(struct optcc_messages *messages, uint32_t stream, const void *bytes, uint64_t length, uint64_t *number);
+int optcc_receive(struct optcc_messages *messages, uint32_t stream, void *bytes, uint64_t room, uint64_t *number);
+/* Whether it is done, asked until it is; the memory is the caller's then. OK, AGAIN, BAD: the message is longer than the
+ * receiver's buffer, or no such send or receive; LOST: the sender has withdrawn the message, or sent a longer one.
+ * length : bytes of the message */
+int optcc_sent(struct optcc_messages *messages, uint32_t stream, uint64_t number);
+int optcc_received(struct optcc_messages *messages, uint32_t stream, uint64_t number, uint64_t *length);
+
 /* ---- wires_shm.c: ranks of one machine --------------------------------------------------------------------------- */
 
 struct optcc_shm;
@@ -239,6 +286,9 @@ struct optcc_weather {
 };
 
 struct optcc_world;
+/* What a rank does in place of tasks, called again and again: DONE: it has nothing to do any more; WAITS; BUSY: it has
+ * begun something, and is called again at once. */
+enum optcc_play { OPTCC_PLAY_DONE, OPTCC_PLAY_WAITS, OPTCC_PLAY_BUSY };
 struct optcc_world *optcc_world_open(uint32_t ranks, const struct optcc_weather *weather);
 void optcc_world_close(struct optcc_world *world);
 /* The next NIC of a rank; bytes per second. */
@@ -250,6 +300,7 @@ int optcc_world_engine(struct optcc_world *world, const struct optcc_config *con
 /* The next collective of a rank. When it is whole, `bytes` of the buffer go to `result`, and the buffer is spoilt. */
 int optcc_world_task(struct optcc_world *world, uint32_t rank, struct optcc_program *program, void *buffer,
                      void *result, uint64_t bytes, enum optcc_op op);
+int optcc_world_player(struct optcc_world *world, uint32_t rank, enum optcc_play (*play)(void *context), void *context);
 int optcc_world_fault(struct optcc_world *world, uint64_t at_ns, enum optcc_fault kind, uint32_t rank, uint32_t nic,
                       uint64_t value);
 /* Until every living rank has done its tasks: OK; LOST: some rank has given up, all have ended; LATE: not by then. */
@@ -261,33 +312,43 @@ uint32_t optcc_world_done(const struct optcc_world *world, uint32_t rank); /* ta
 
 #pragma GCC visibility pop
 
-/* ---- between program.c and flow.c -------------------------------------------------------------------------------- */
+/* ---- what flow.c takes its pieces from ----------------------------------------------------------------------------- */
+
+#define OPTCC_NONE UINT32_MAX
 
 struct optcc_piece { /* one segment to send */
     uint32_t send, segment; /* index among the rank's sends; which segment of it */
-    uint32_t row, length;   /* bytes */
+    uint32_t row, length;   /* as the frame has it; bytes, never 0 */
+    uint32_t word;          /* as the frame has it */
     uint64_t offset;        /* in the row, bytes */
     uint64_t lanes;
     uint32_t peer;          /* rank of the engine */
     const void *bytes;
 };
 
+/* An operation, as flow.c sees it: a program's rows, or messages. */
+struct optcc_source {
+    uint32_t (*segment)(const void *self); /* bytes */
+    /* Every peer once: how many segments go to it and come from it. Returns 0 behind the last `i`. */
+    int (*peer)(const void *self, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from);
+    /* Which send has a segment ready, most urgent first; the next after that one. OPTCC_NONE: the first; there is none. */
+    uint32_t (*ready)(const void *self, uint32_t after);
+    /* The next segment of a ready send; `taken` when it has been sent. Any earlier one again by `piece`. */
+    void (*next)(const void *self, uint32_t send, struct optcc_piece *piece);
+    void (*taken)(void *self, uint32_t send);
+    void (*piece)(const void *self, uint32_t send, uint32_t segment, struct optcc_piece *piece);
+    /* A segment has come: OK, or BAD, and nothing has changed, for one that is not expected or was here. */
+    int (*land)(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes);
+    int (*whole)(const void *self); /* everything has come and is done with */
+    /* For who gives its memory back piece by piece; else NULL. A segment of `send` is the lane's to read; so many of the
+     * lane, those that it had first, are read no more; one has landed. */
+    void (*given)(void *self, uint32_t send, uint32_t lane);
+    void (*back)(void *self, uint32_t lane, uint32_t payloads);
+    void (*acknowledged)(void *self, uint32_t send);
+};
+
+extern const struct optcc_source OPTCC_ROWS_SOURCE, OPTCC_MESSAGES_SOURCE; /* of optcc_program, optcc_messages */
 void optcc_program_begin(struct optcc_program *program, void *buffer, enum optcc_op op);
-uint32_t optcc_program_segment(const struct optcc_program *program); /* bytes */
-/* Every peer once: how many segments go to it and come from it. Returns 0 behind the last `i`. */
-int optcc_program_peer(const struct optcc_program *program, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from);
-/* The index of the first send from `from` on, in row order, that has a segment ready; UINT32_MAX: none. */
-uint32_t optcc_program_ready(const struct optcc_program *program, uint32_t from);
-/* The next segment of a ready send; `optcc_program_taken` when it has been sent. Any earlier one again by `_piece`. */
-void optcc_program_next(const struct optcc_program *program, uint32_t send, struct optcc_piece *piece);
-void optcc_program_taken(struct optcc_program *program, uint32_t send);
-void optcc_program_piece(const struct optcc_program *program, uint32_t send, uint32_t segment,
-                         struct optcc_piece *piece);
-/* A segment has come: OK, or BAD, and nothing has changed, for one that the rows do not know or that was here. */
-int optcc_program_land(struct optcc_program *program, uint32_t peer, uint32_t row, uint64_t offset, uint32_t length,
-                       const void *bytes);
-/* Everything has come and is folded. */
-int optcc_program_whole(const struct optcc_program *program);
 
 #ifdef __cplusplus
 }

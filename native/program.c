@@ -365,10 +365,11 @@ void optcc_program_begin(struct optcc_program *p, void *buffer, enum optcc_op op
     }
 }
 
-uint32_t optcc_program_segment(const struct optcc_program *p) { return p->segment_bytes; }
+static uint32_t segment_of(const void *self) { return ((const struct optcc_program *)self)->segment_bytes; }
 
-int optcc_program_peer(const struct optcc_program *p, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from)
+static int peer_of(const void *self, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from)
 {
+    const struct optcc_program *p = self;
     if (i >= p->sides)
         return 0;
     *peer = p->side[i].peer;
@@ -377,8 +378,10 @@ int optcc_program_peer(const struct optcc_program *p, uint32_t i, uint32_t *peer
     return 1;
 }
 
-uint32_t optcc_program_ready(const struct optcc_program *p, uint32_t from)
+static uint32_t ready_after(const void *self, uint32_t after)
 {
+    const struct optcc_program *p = self;
+    const uint32_t from = after + 1; /* OPTCC_NONE + 1 is 0 */
     uint32_t word = from / 64;
     uint64_t mask = ~UINT64_C(0) << (from % 64);
     if (word < p->first_word) {
@@ -391,8 +394,9 @@ uint32_t optcc_program_ready(const struct optcc_program *p, uint32_t from)
     return UINT32_MAX;
 }
 
-void optcc_program_piece(const struct optcc_program *p, uint32_t send, uint32_t segment, struct optcc_piece *piece)
+static void piece_of(const void *self, uint32_t send, uint32_t segment, struct optcc_piece *piece)
 {
+    const struct optcc_program *p = self;
     const struct send *s = &p->send[send];
     const uint64_t offset = (uint64_t)segment * p->segment_bytes;
     *piece = (struct optcc_piece){.send = send, .segment = segment, .row = s->row, .peer = s->peer,
@@ -400,13 +404,14 @@ void optcc_program_piece(const struct optcc_program *p, uint32_t send, uint32_t 
                                   .lanes = s->lanes, .bytes = p->buffer + s->offset + offset};
 }
 
-void optcc_program_next(const struct optcc_program *p, uint32_t send, struct optcc_piece *piece)
+static void next_of(const void *self, uint32_t send, struct optcc_piece *piece)
 {
-    optcc_program_piece(p, send, p->send[send].next, piece);
+    piece_of(self, send, ((const struct optcc_program *)self)->send[send].next, piece);
 }
 
-void optcc_program_taken(struct optcc_program *p, uint32_t send)
+static void taken(void *self, uint32_t send)
 {
+    struct optcc_program *p = self;
     if (++p->send[send].next < p->send[send].segments)
         return;
     clear(p->ready, send);
@@ -446,10 +451,11 @@ static void finish(struct optcc_program *p, uint32_t finished)
     }
 }
 
-int optcc_program_land(struct optcc_program *p, uint32_t peer, uint32_t row, uint64_t offset, uint32_t length,
-                       const void *bytes)
+static int land(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes)
 {
-    const uint32_t i = find(p, row);
+    struct optcc_program *p = self;
+    const uint64_t offset = head->offset;
+    const uint32_t length = head->length, i = find(p, head->row);
     if (i == UINT32_MAX)
         return OPTCC_BAD;
     struct receive *r = &p->receive[i];
@@ -470,4 +476,8 @@ int optcc_program_land(struct optcc_program *p, uint32_t peer, uint32_t row, uin
     return OPTCC_OK;
 }
 
-int optcc_program_whole(const struct optcc_program *p) { return p->unfinished == 0; }
+static int whole(const void *self) { return ((const struct optcc_program *)self)->unfinished == 0; }
+
+const struct optcc_source OPTCC_ROWS_SOURCE = {.segment = segment_of, .peer = peer_of, .ready = ready_after,
+                                               .next = next_of, .taken = taken, .piece = piece_of, .land = land,
+                                               .whole = whole};
