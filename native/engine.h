@@ -9,6 +9,8 @@
  *   flow.c           segments exactly once over NICs that come and go; which NIC takes the next one
  *   reduce.c         the folds
  *   wires_shm.c      wires between ranks of one machine
+ *   wires_tcp.c      wires between machines
+ *   hmac.c           how the ends of such a wire know each other
  *   wires_virtual.c  a deterministic network of many ranks in one process, from a seed
  */
 #ifndef OPTCC_ENGINE_H
@@ -265,6 +267,79 @@ void optcc_shm_close(struct optcc_shm *shm); /* after its engine */
 /* An engine over it; rank, ranks, nics and wires of the config are those of `shm`. */
 int optcc_shm_engine(struct optcc_shm *shm, const struct optcc_config *config, struct optcc_engine **engine);
 
+/* ---- wires_tcp.c: ranks of many machines, a connection for each wire ---------------------------------------------- */
+
+enum optcc_tcp_limit {
+    OPTCC_TCP_SECRET = 32,      /* bytes */
+    OPTCC_TCP_MAX_HANDLE = 384, /* bytes; four NICs with IPv4 take 56, with IPv6 104 */
+    OPTCC_TCP_MAX_STRANGERS = 1024
+};
+
+struct optcc_tcp_address {
+    uint32_t family;   /* 4 or 6: of IP */
+    uint32_t scope;    /* a link-local address of IPv6: index of its interface here; else 0 */
+    uint32_t port;     /* 0: any that is free */
+    uint8_t bytes[16]; /* as they travel; of IPv4 the first four count */
+};
+
+struct optcc_tcp_config {
+    uint32_t rank, ranks, nics;
+    uint32_t segment_bytes; /* as in optcc_config; the same at all ranks */
+    uint32_t unsent_bytes;  /* at most about so much of a wire waits unsent in the kernel; 0: one segment */
+    uint32_t strangers;     /* connections at a time that have not proved yet who they are; 0: 64 */
+    uint64_t handshake_ns;  /* in so long they must; 0: 2 s */
+    uint64_t open_ns;       /* a wire that has not come about so long after its join has died; 0: 10 s */
+    struct optcc_tcp_address address[OPTCC_MAX_NICS]; /* of this rank's NICs */
+    uint8_t secret[OPTCC_TCP_SECRET]; /* random, the same at all ranks of a job, known to nobody else */
+};
+
+struct optcc_tcp_counters {
+    uint64_t accepted;  /* connections that came, of whomever */
+    uint64_t proved;    /* connections whose peer has proved itself: those that came and those that we made */
+    uint64_t refused;   /* what came and said something wrong */
+    uint64_t late;      /* what came and was sent away because it took too long, or for another */
+    uint64_t died;      /* connections that were wires and broke */
+    uint64_t malformed; /* likewise, since what came could not be a frame */
+};
+
+enum optcc_tcp_wire_is { OPTCC_TCP_OPENING, OPTCC_TCP_LIVE, OPTCC_TCP_GONE };
+
+struct optcc_tcp;
+/* Listen on the address of each NIC. OK, MEMORY, or BAD; where the system refuses, `errno` says why. */
+int optcc_tcp_open(const struct optcc_tcp_config *config, struct optcc_tcp **tcp);
+void optcc_tcp_close(struct optcc_tcp *tcp); /* after its engine; see optcc_tcp_sent */
+
+/* What another rank needs to join this one. length : room in `bytes`; then what was written, or is needed (BAD). */
+int optcc_tcp_handle(const struct optcc_tcp *tcp, void *bytes, uint32_t *length);
+
+/* Begin wires to another rank, once for each. The lower rank connects, from the address of its NIC.
+ * lanes : their table, the same at both ends but for the sides, lane 0 first; NULL: NIC i with NIC i where both have it
+ * Returns OK, MEMORY, or BAD: a handle that is broken or another job's, another rank's or length of segments, lanes
+ * that cannot be. Only before the engine; after MEMORY only the close. */
+int optcc_tcp_join(struct optcc_tcp *tcp, uint32_t rank, const void *handle, uint32_t length,
+                   const struct optcc_wire *lanes, uint32_t count);
+uint32_t optcc_tcp_wires(const struct optcc_tcp *tcp); /* of all joins: an index in the engine's table is below */
+int optcc_tcp_wire(const struct optcc_tcp *tcp, uint32_t wire, struct optcc_wire *ends);
+
+/* An engine over the wires; rank, ranks, nics and wires of the config are those of `tcp`. Wires that are still opening
+ * carry when they are open; `optcc_tcp_ready` waits for none. */
+int optcc_tcp_engine(struct optcc_tcp *tcp, const struct optcc_config *config, struct optcc_engine **engine);
+
+/* Open wires further, before there is an engine, which does it afterwards. AGAIN: some are opening; OK: all are open;
+ * LOST: none is opening, and not all are open. */
+int optcc_tcp_ready(struct optcc_tcp *tcp);
+int optcc_tcp_look(const struct optcc_tcp *tcp, uint32_t wire); /* enum optcc_tcp_wire_is, UINT32_MAX: no such wire */
+
+/* Becomes readable when `optcc_progress` has something to do before the time that it returned last. Do not read it. */
+int optcc_tcp_fd(struct optcc_tcp *tcp);
+/* optcc_wait for who has something else for the processor to do: it sleeps when nothing came for `spin_ns`. */
+int optcc_tcp_wait(struct optcc_tcp *tcp, struct optcc_engine *engine, uint64_t spin_ns, uint64_t limit_ns);
+
+/* Whether all that was posted has come to the peers' machines: OK or AGAIN. Who closes before takes the risk that a
+ * peer never hears of the end. Wires that are gone do not count. */
+int optcc_tcp_sent(const struct optcc_tcp *tcp);
+void optcc_tcp_count(const struct optcc_tcp *tcp, struct optcc_tcp_counters *counters);
+
 /* ---- wires_virtual.c: many ranks in one process, in virtual time, from a seed ------------------------------------ */
 
 enum optcc_fault {
@@ -311,6 +386,13 @@ uint64_t optcc_world_touched(const struct optcc_world *world);
 uint32_t optcc_world_done(const struct optcc_world *world, uint32_t rank); /* tasks */
 
 #pragma GCC visibility pop
+
+/* ---- hmac.c ------------------------------------------------------------------------------------------------------ */
+
+enum { OPTCC_HMAC = 32 }; /* bytes */
+void optcc_hmac(const void *key, uint32_t key_length, const void *bytes, uint64_t length, uint8_t code[OPTCC_HMAC]);
+/* Whether they are the same; takes as long wherever they differ. */
+int optcc_same_secret(const void *a, const void *b, uint32_t length);
 
 /* ---- what flow.c takes its pieces from ----------------------------------------------------------------------------- */
 
