@@ -383,6 +383,8 @@ int optcc_world_run(struct optcc_world *world, uint64_t limit_ns);
 uint64_t optcc_world_now(const struct optcc_world *world);
 /* How often a collective ended while a NIC could still read its buffer: 0, or the engine is wrong. */
 uint64_t optcc_world_touched(const struct optcc_world *world);
+/* Whether a NIC of the rank may still read some of these bytes. */
+int optcc_world_reads(const struct optcc_world *world, uint32_t rank, const void *bytes, uint64_t length);
 uint32_t optcc_world_done(const struct optcc_world *world, uint32_t rank); /* tasks */
 
 #pragma GCC visibility pop

@@ -564,4 +564,15 @@ int optcc_world_run(struct optcc_world *w, uint64_t limit_ns)
 
 uint64_t optcc_world_now(const struct optcc_world *w) { return w->now_ns; }
 uint64_t optcc_world_touched(const struct optcc_world *w) { return w->touched; }
+
+int optcc_world_reads(const struct optcc_world *w, uint32_t rank, const void *bytes, uint64_t length)
+{
+    for (uint32_t i = 0; i < w->rank[rank].nics; i++) {
+        const struct frame *f = w->rank[rank].nic[i].given;
+        if (f && (uintptr_t)f->payload - (uintptr_t)bytes < length)
+            return 1;
+    }
+    return 0;
+}
+
 uint32_t optcc_world_done(const struct optcc_world *w, uint32_t rank) { return w->rank[rank].done; }

@@ -125,7 +125,7 @@ MUTANTS = {
     "a segment may be as long as it likes": Mutant(
         "messages.c", "head->length != segment_length(m, whole, head->offset))", "0)"
     ),
-    "a stream is used again before all is acknowledged": Mutant("messages.c", "s->is != CLOSING || s->unacked ||", "s->is != CLOSING ||"),
+    "a stream is used again before all is acknowledged": Mutant("messages.c", "if (s->is != CLOSING || s->unacked ||", "if (s->is != CLOSING ||"),
     "a credit counts for any message": Mutant("messages.c", "record->number != s->offer[place].number)", "0)"),
     "what is lost on a wire is held for ever": Mutant("flow.c", "given_back(e, w, w->in_hand);", "e->in_hand -= w->in_hand;\n    w->in_hand = 0;"),
 }  # fmt: skip
