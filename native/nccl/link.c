@@ -434,7 +434,7 @@ static uint64_t meet(struct link *l, int *moved)
         }
         if (m->fd < 0 && now_ns >= m->again_ns)
             call(l);
-        if (m->fd >= 0 && (visit(l) == FAILS || (l->is == LINK_MEETS && now_ns - m->since_ns > TRY_NS)))
+        if (m->fd >= 0 && (visit(l) == FAILS || (l->is == LINK_MEETS && now_ns > m->since_ns + TRY_NS)))
             next_door(l, now_ns);
     }
     if (l->is != LINK_MEETS && m->fd >= 0) {
