@@ -447,9 +447,7 @@ static int land_close(struct optcc_messages *m, uint32_t stream)
     struct stream *s = m->stream[RECEIVING][stream];
     if (!s || s->is == NO_STREAM || s->far_closed)
         return OPTCC_BAD;
-    s->far_closed = 1;
-    if (s->is == WANTED)
-        s->is = CLOSING;
+    s->far_closed = 1; /* one that is not taken yet can still be taken, and closed then */
     go_on_closing(m, RECEIVING, stream);
     return OPTCC_OK;
 }

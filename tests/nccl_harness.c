@@ -266,9 +266,12 @@ static void get(const char *name, void *bytes, size_t length)
     close(fd);
 }
 
+static void phase(const char *what) { fprintf(stderr, "[%d] %s\n", rank, what); }
+
 static void meet(const char *where)
 {
     char name[64];
+    phase(where);
     char one = 1;
     snprintf(name, sizeof name, "%s.%d", where, rank);
     put(name, &one, 1);
@@ -469,6 +472,7 @@ static void communicate(int round, uint64_t messages, int connections, int cuts)
         snprintf(name, sizeof name, "handle.%d.%d.%d.%d", round, out[i].to, rank, out[i].number);
         get(name, out[i].handle, NCCL_HANDLE_BYTES);
     }
+    phase("connects");
     while (open < 2 * count) {
         for (int i = 0; i < count; i++) {
             void *offload = NULL;
@@ -493,6 +497,7 @@ static void communicate(int round, uint64_t messages, int connections, int cuts)
         if (net.reg(in[i].connection, in[i].buffer, 1, 2, &region) == NCCL_SUCCESS)
             fail("GPU memory was taken");
     }
+    phase("sends and receives");
     pthread_t thread;
     traffic = 1;
     if (cuts && pthread_create(&thread, NULL, cutter, &cuts))
@@ -508,6 +513,7 @@ static void communicate(int round, uint64_t messages, int connections, int cuts)
             usleep(20);
     }
     traffic = 0;
+    phase("closes");
     if (cuts)
         pthread_join(thread, NULL);
     for (int i = 0; i < count; i++) {
@@ -521,6 +527,7 @@ static void communicate(int round, uint64_t messages, int connections, int cuts)
 /* Closes with requests in flight, as NCCL does when it aborts, and frees the buffers at once. */
 static void abandon(void)
 {
+    phase("abandons");
     struct end out = {.from = rank, .to = (rank + 1) % ranks, .number = 99}, in = {.to = rank, .number = 99};
     char name[64];
     in.from = (rank + ranks - 1) % ranks;

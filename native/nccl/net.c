@@ -607,8 +607,17 @@ nccl_result_t net_accept(void *listener, void **connection)
     return result;
 }
 
+/* Whoever has come and was not accepted is sent away. */
 nccl_result_t net_close_listen(void *listener)
 {
+    const struct listener *l = listener;
+    uint32_t stream;
+    lock();
+    for (struct route *r = l ? plugin.routes : NULL; r; r = r->next)
+        while (!link_is_ours(r->link) && link_state(r->link) == LINK_OPEN &&
+               optcc_stream_take(link_messages(r->link), l->port, &stream) == OPTCC_OK)
+            optcc_stream_close(link_messages(r->link), 1, stream);
+    unlock();
     free(listener);
     return NCCL_SUCCESS;
 }
