@@ -5,9 +5,12 @@
  * it is bounded by ranks, wires and the plan. All times are nanoseconds of the clock of its wires, all lengths bytes.
  *
  *   program.c        a rank's rows: what is ready, what waits, where a segment lands, folds in row order
+ *   messages.c       in place of a program: messages between two ranks, as many as come
  *   flow.c           segments exactly once over NICs that come and go; which NIC takes the next one
  *   reduce.c         the folds
  *   wires_shm.c      wires between ranks of one machine
+ *   wires_tcp.c      wires between machines
+ *   hmac.c           how the ends of such a wire know each other
  *   wires_virtual.c  a deterministic network of many ranks in one process, from a seed
  */
 #ifndef OPTCC_ENGINE_H
@@ -73,7 +76,7 @@ struct optcc_frame {
     uint64_t job;       /* the same at all ranks, drawn at random */
     uint32_t epoch;     /* the life of the wire that it travels by */
     uint32_t word;      /* PROBE, ALIVE: the number of the doubt; NOTICE: the life of `lane` that is over;
-                           HELLO: the sign of the call that was begun last */
+                           HELLO: the sign of the call that was begun last; DATA: of the operation's own */
     uint64_t begun;     /* operations with the reader that the writer has begun */
     uint64_t floor;     /* segments below have landed at the writer */
     uint64_t landed[OPTCC_SPAN / 64]; /* bit seq % SPAN: seq has landed, for seq from floor to floor + SPAN */
@@ -91,7 +94,7 @@ struct optcc_frame {
 enum optcc_news {
     OPTCC_NOTHING,
     OPTCC_FRAME,  /* `bytes`, `length`: a frame has come by `wire`; they stay until the next poll, aligned to 8 */
-    OPTCC_LEFT,   /* one payload given to `wire` is read no more */
+    OPTCC_LEFT,   /* one payload given to `wire`, the first that was, is read no more */
     OPTCC_DIED,   /* the transport knows that `wire` is lost, by `cause` */
     OPTCC_FENCED, /* the fence of `wire` is done */
     OPTCC_BACK    /* `wire` may work again: a hint */
@@ -259,8 +262,14 @@ int optcc_abandon(struct optcc_engine *engine, uint64_t limit_ns);
 
 /* Rows of this rank, and how many are done: sent, or come and folded. */
 void optcc_done(const struct optcc_engine *engine, uint32_t *done, uint32_t *rows);
-/* The rank that the first row still to come comes from, else one that something goes to; UINT32_MAX: none. */
-uint32_t optcc_awaited(const struct optcc_engine *engine);
+/* What is missing: rows to come in and to send, the first one still to come and the rank that it comes from. Where none
+ * is to come, a rank that something goes to; UINT32_MAX: none. */
+struct optcc_missing {
+    uint32_t receives, sends, row, peer;
+};
+void optcc_missing(const struct optcc_engine *engine, struct optcc_missing *missing);
+/* A rank to which no wire leads although something is owed to or by it; UINT32_MAX: none. */
+uint32_t optcc_alone(const struct optcc_engine *engine);
 /* What has been noted since, at most so many; returns how many. */
 uint32_t optcc_notes(struct optcc_engine *engine, struct optcc_note *notes, uint32_t most);
 
@@ -274,6 +283,51 @@ uint32_t optcc_type_bytes(enum optcc_type type); /* 0: no type */
 
 /* own = own op landed, `count` elements; the same bits as optcc.runtime.devices.host.fold. */
 void optcc_fold(enum optcc_type type, enum optcc_op op, void *own, const void *landed, uint64_t count);
+
+/* Take a wire for lost, for who wants a payload back that it does not give back. */
+void optcc_leave(struct optcc_engine *engine, uint32_t wire);
+
+/* ---- messages.c: messages between two ranks, as many as come ------------------------------------------------------ */
+
+enum optcc_messages_limit {
+    OPTCC_DEPTH = 32,         /* sends, or receives, of one stream that are not done */
+    OPTCC_MAX_STREAMS = 4096  /* of each way between two ranks */
+};
+
+struct optcc_messages_config {
+    uint32_t peer;          /* rank of the engine */
+    uint32_t streams;       /* of each way at most; the same at both ranks */
+    uint32_t segment_bytes; /* that of the engine */
+    uint64_t most_bytes;    /* of a message, below 4 GiB - 1; the same at both ranks */
+};
+
+struct optcc_messages;
+/* OK, BAD or MEMORY. Memory of a stream is taken when it is first opened, and kept. */
+int optcc_messages_open(const struct optcc_messages_config *config, struct optcc_messages **messages);
+void optcc_messages_close(struct optcc_messages *messages); /* after its engine */
+/* It runs until the engine is closed, or `optcc_test` says LOST; then nothing here is done any more. Results as of
+ * `optcc_begin`. */
+int optcc_begin_messages(struct optcc_engine *engine, struct optcc_messages *messages);
+
+/* The sending end of a new stream to a port of the peer: OK, AGAIN (no stream is free) or MEMORY. */
+int optcc_stream_open(struct optcc_messages *messages, uint64_t port, uint32_t *stream);
+/* The receiving end of the first stream that the peer has opened to this port, and that is not taken: OK or AGAIN. */
+int optcc_stream_take(struct optcc_messages *messages, uint64_t port, uint32_t *stream);
+/* No message is sent or received any more; what is on its way fails. Receive buffers are the caller's at once, those of
+ * sends when `optcc_stream_held`, a set of lanes, is empty. */
+void optcc_stream_close(struct optcc_messages *messages, int receiving, uint32_t stream);
+uint64_t optcc_stream_held(const struct optcc_messages *messages, uint32_t stream);
+uint32_t optcc_streams(const struct optcc_messages *messages); /* that are not closed at both ends */
+
+/* The next send or receive of a stream, in order; `number` names it. OK, AGAIN (OPTCC_DEPTH are not done), or BAD: too
+ * long, or no such stream. */
+int optcc_send(struct optcc_messages *messages, uint32_t stream, const void *bytes, uint64_t length, uint64_t *number);
+int optcc_receive(struct optcc_messages *messages, uint32_t stream, void *bytes, uint64_t room, uint64_t *number);
+/* Whether it is done, asked until it is; the memory is the caller's then. OK, AGAIN, BAD: the message is longer than the
+ * receiver's buffer, or no such send or receive; LOST: the sender has withdrawn the message, or sent a longer one.
+ * length : bytes of the message */
+int optcc_sent(struct optcc_messages *messages, uint32_t stream, uint64_t number);
+int optcc_received(struct optcc_messages *messages, uint32_t stream, uint64_t number, uint64_t *length);
 
 /* ---- wires_shm.c: ranks of one machine --------------------------------------------------------------------------- */
 
@@ -313,6 +367,78 @@ int optcc_shm_link(struct optcc_shm *shm, uint32_t nic, enum optcc_link link, en
 int optcc_shm_dark(struct optcc_shm *shm, uint32_t nic, uint32_t far_rank, uint32_t far_nic, int data, int acks);
 int optcc_shm_slow(struct optcc_shm *shm, uint32_t nic, double part); /* of the rate that it has */
 uint64_t optcc_shm_dropped(const struct optcc_shm *shm, uint32_t nic); /* frames that have disappeared at it */
+/* ---- wires_tcp.c: ranks of many machines, a connection for each wire ---------------------------------------------- */
+
+enum optcc_tcp_limit {
+    OPTCC_TCP_SECRET = 32,      /* bytes */
+    OPTCC_TCP_MAX_HANDLE = 384, /* bytes; four NICs with IPv4 take 56, with IPv6 104 */
+    OPTCC_TCP_MAX_STRANGERS = 1024
+};
+
+struct optcc_tcp_address {
+    uint32_t family;   /* 4 or 6: of IP */
+    uint32_t scope;    /* a link-local address of IPv6: index of its interface here; else 0 */
+    uint32_t port;     /* 0: any that is free */
+    uint8_t bytes[16]; /* as they travel; of IPv4 the first four count */
+};
+
+struct optcc_tcp_config {
+    uint32_t rank, ranks, nics;
+    uint32_t segment_bytes; /* as in optcc_config; the same at all ranks */
+    uint32_t unsent_bytes;  /* at most about so much of a wire waits unsent in the kernel; 0: one segment */
+    uint32_t strangers;     /* connections at a time that have not proved yet who they are; 0: 64 */
+    uint64_t handshake_ns;  /* in so long they must; 0: 2 s */
+    uint64_t open_ns;       /* a wire that has not come about so long after its join has died; 0: 10 s */
+    struct optcc_tcp_address address[OPTCC_MAX_NICS]; /* of this rank's NICs */
+    uint8_t secret[OPTCC_TCP_SECRET]; /* random, the same at all ranks of a job, known to nobody else */
+};
+
+struct optcc_tcp_counters {
+    uint64_t accepted;  /* connections that came, of whomever */
+    uint64_t proved;    /* connections whose peer has proved itself: those that came and those that we made */
+    uint64_t refused;   /* what came and said something wrong */
+    uint64_t late;      /* what came and was sent away because it took too long, or for another */
+    uint64_t died;      /* connections that were wires and broke */
+    uint64_t malformed; /* likewise, since what came could not be a frame */
+};
+
+enum optcc_tcp_wire_is { OPTCC_TCP_OPENING, OPTCC_TCP_LIVE, OPTCC_TCP_GONE };
+
+struct optcc_tcp;
+/* Listen on the address of each NIC. OK, MEMORY, or BAD; where the system refuses, `errno` says why. */
+int optcc_tcp_open(const struct optcc_tcp_config *config, struct optcc_tcp **tcp);
+void optcc_tcp_close(struct optcc_tcp *tcp); /* after its engine; see optcc_tcp_sent */
+
+/* What another rank needs to join this one. length : room in `bytes`; then what was written, or is needed (BAD). */
+int optcc_tcp_handle(const struct optcc_tcp *tcp, void *bytes, uint32_t *length);
+
+/* Begin wires to another rank, once for each. The lower rank connects, from the address of its NIC.
+ * lanes : their table, the same at both ends but for the sides, lane 0 first; NULL: NIC i with NIC i where both have it
+ * Returns OK, MEMORY, or BAD: a handle that is broken or another job's, another rank's or length of segments, lanes
+ * that cannot be. Only before the engine; after MEMORY only the close. */
+int optcc_tcp_join(struct optcc_tcp *tcp, uint32_t rank, const void *handle, uint32_t length,
+                   const struct optcc_wire *lanes, uint32_t count);
+uint32_t optcc_tcp_wires(const struct optcc_tcp *tcp); /* of all joins: an index in the engine's table is below */
+int optcc_tcp_wire(const struct optcc_tcp *tcp, uint32_t wire, struct optcc_wire *ends);
+
+/* An engine over the wires; rank, ranks, nics and wires of the config are those of `tcp`. Wires that are still opening
+ * carry when they are open; `optcc_tcp_ready` waits for none. */
+int optcc_tcp_engine(struct optcc_tcp *tcp, const struct optcc_config *config, struct optcc_engine **engine);
+
+/* Open wires further, before there is an engine, which does it afterwards. AGAIN: some are opening; OK: all are open;
+ * LOST: none is opening, and not all are open. */
+int optcc_tcp_ready(struct optcc_tcp *tcp);
+int optcc_tcp_look(const struct optcc_tcp *tcp, uint32_t wire); /* enum optcc_tcp_wire_is, UINT32_MAX: no such wire */
+
+/* Becomes readable when `optcc_progress` has something to do before the time that it returned last. Do not read it. */
+int optcc_tcp_fd(struct optcc_tcp *tcp);
+/* optcc_wait for who has something else for the processor to do: it sleeps when nothing came for `spin_ns`. */
+int optcc_tcp_wait(struct optcc_tcp *tcp, struct optcc_engine *engine, uint64_t spin_ns, uint64_t limit_ns);
+
+/* Whether all that was posted has come to the peers' machines: OK or AGAIN. Who closes before takes the risk that a
+ * peer never hears of the end. Wires that are gone do not count. */
+int optcc_tcp_sent(const struct optcc_tcp *tcp);
+void optcc_tcp_count(const struct optcc_tcp *tcp, struct optcc_tcp_counters *counters);
 
 /* ---- wires_virtual.c: many ranks in one process, in virtual time, from a seed ------------------------------------ */
 
@@ -335,6 +461,9 @@ struct optcc_weather {
 };
 
 struct optcc_world;
+/* What a rank does in place of tasks, called again and again: DONE: it has nothing to do any more; WAITS; BUSY: it has
+ * begun something, and is called again at once. */
+enum optcc_play { OPTCC_PLAY_DONE, OPTCC_PLAY_WAITS, OPTCC_PLAY_BUSY };
 struct optcc_world *optcc_world_open(uint32_t ranks, const struct optcc_weather *weather);
 void optcc_world_close(struct optcc_world *world);
 /* The next NIC of a rank; bytes per second. */
@@ -346,6 +475,7 @@ int optcc_world_engine(struct optcc_world *world, const struct optcc_config *con
 /* The next collective of a rank. When it is whole, `bytes` of the buffer go to `result`, and the buffer is spoilt. */
 int optcc_world_task(struct optcc_world *world, uint32_t rank, struct optcc_program *program, void *buffer,
                      void *result, uint64_t bytes, enum optcc_type type, enum optcc_op op);
+int optcc_world_player(struct optcc_world *world, uint32_t rank, enum optcc_play (*play)(void *context), void *context);
 int optcc_world_fault(struct optcc_world *world, uint64_t at_ns, enum optcc_fault kind, uint32_t rank, uint32_t nic,
                       uint64_t value);
 /* Until every living rank has done its tasks: OK; LOST: some rank has given up, all have ended; LATE: not by then. */
@@ -353,15 +483,27 @@ int optcc_world_run(struct optcc_world *world, uint64_t limit_ns);
 uint64_t optcc_world_now(const struct optcc_world *world);
 /* How often a collective ended while a NIC could still read its buffer: 0, or the engine is wrong. */
 uint64_t optcc_world_touched(const struct optcc_world *world);
+/* Whether a NIC of the rank may still read some of these bytes. */
+int optcc_world_reads(const struct optcc_world *world, uint32_t rank, const void *bytes, uint64_t length);
 uint32_t optcc_world_done(const struct optcc_world *world, uint32_t rank); /* tasks */
 
 #pragma GCC visibility pop
 
-/* ---- between program.c and flow.c -------------------------------------------------------------------------------- */
+/* ---- hmac.c ------------------------------------------------------------------------------------------------------ */
+
+enum { OPTCC_HMAC = 32 }; /* bytes */
+void optcc_hmac(const void *key, uint32_t key_length, const void *bytes, uint64_t length, uint8_t code[OPTCC_HMAC]);
+/* Whether they are the same; takes as long wherever they differ. */
+int optcc_same_secret(const void *a, const void *b, uint32_t length);
+
+/* ---- what flow.c takes its pieces from ----------------------------------------------------------------------------- */
+
+#define OPTCC_NONE UINT32_MAX
 
 struct optcc_piece { /* one segment to send */
     uint32_t send, segment; /* index among the rank's sends; which segment of it */
-    uint32_t row, length;   /* bytes */
+    uint32_t row, length;   /* as the frame has it; bytes, never 0 */
+    uint32_t word;          /* as the frame has it */
     uint64_t offset;        /* in the row, bytes */
     uint64_t lanes;
     uint32_t peer;          /* rank of the engine */
@@ -369,25 +511,31 @@ struct optcc_piece { /* one segment to send */
     const void *bytes;
 };
 
+/* An operation, as flow.c sees it: a program's rows, or messages. */
+struct optcc_source {
+    uint32_t (*segment)(const void *self); /* bytes */
+    /* Every peer once: how many segments go to it and come from it. Returns 0 behind the last `i`. */
+    int (*peer)(const void *self, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from);
+    /* Which send has a segment ready, most urgent first; the next after that one. OPTCC_NONE: the first; there is none. */
+    uint32_t (*ready)(const void *self, uint32_t after);
+    /* The next segment of a ready send; `taken` when it has been sent. Any earlier one again by `piece`. */
+    void (*next)(const void *self, uint32_t send, struct optcc_piece *piece);
+    void (*taken)(void *self, uint32_t send);
+    void (*piece)(const void *self, uint32_t send, uint32_t segment, struct optcc_piece *piece);
+    /* A segment has come: OK, or BAD, and nothing has changed, for one that is not expected or was here. */
+    int (*land)(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t at_ns);
+    int (*whole)(const void *self); /* everything has come and is done with */
+    /* For who gives its memory back piece by piece; else NULL. A segment of `send` is the lane's to read; so many of the
+     * lane, those that it had first, are read no more; one has landed. */
+    void (*given)(void *self, uint32_t send, uint32_t lane);
+    void (*back)(void *self, uint32_t lane, uint32_t payloads);
+    void (*acknowledged)(void *self, uint32_t send);
+};
+
+extern const struct optcc_source OPTCC_ROWS_SOURCE, OPTCC_MESSAGES_SOURCE; /* of optcc_program, optcc_messages */
 int optcc_program_begin(struct optcc_program *program, const struct optcc_call *call, uint64_t now_ns);
-uint32_t optcc_program_segment(const struct optcc_program *program); /* bytes */
-/* Every peer once: how many segments go to it and come from it. Returns 0 behind the last `i`. */
-int optcc_program_peer(const struct optcc_program *program, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from);
-/* The index of the first send from `from` on, in row order, that has a segment ready; UINT32_MAX: none. */
-uint32_t optcc_program_ready(const struct optcc_program *program, uint32_t from);
-/* The next segment of a ready send; `optcc_program_taken` when it has been sent. Any earlier one again by `_piece`. */
-void optcc_program_next(const struct optcc_program *program, uint32_t send, struct optcc_piece *piece);
-void optcc_program_taken(struct optcc_program *program, uint32_t send);
-void optcc_program_piece(const struct optcc_program *program, uint32_t send, uint32_t segment,
-                         struct optcc_piece *piece);
-/* A segment has come: OK, or BAD, and nothing has changed, for one that the rows do not know or that was here. */
-int optcc_program_land(struct optcc_program *program, uint32_t peer, uint32_t row, uint64_t offset, uint32_t length,
-                       const void *bytes, uint64_t at_ns);
 void optcc_program_done(const struct optcc_program *program, uint32_t *done, uint32_t *rows);
-/* As `optcc_awaited`. */
-uint32_t optcc_program_awaited(const struct optcc_program *program);
-/* Everything has come and is folded. */
-int optcc_program_whole(const struct optcc_program *program);
+void optcc_program_missing(const struct optcc_program *program, struct optcc_missing *missing);
 
 #ifdef __cplusplus
 }

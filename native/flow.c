@@ -108,7 +108,8 @@ struct optcc_engine {
     void *self;
     struct wire *wire;
     struct peer *peer; /* by rank */
-    struct optcc_program *program; /* NULL: none runs */
+    const struct optcc_source *source; /* of pieces; what runs by it, NULL: nothing */
+    void *program;
     uint64_t now_ns, look_ns;
     uint64_t in_hand;  /* payloads of all wires */
     uint32_t again;    /* segments of all peers that are to be sent again */
@@ -197,6 +198,15 @@ static void notice(struct optcc_engine *e, struct peer *p, const struct wire *lo
     }
 }
 
+/* `payloads` of a wire, those that it was given first, are read no more. */
+static void given_back(struct optcc_engine *e, struct wire *w, uint32_t payloads)
+{
+    w->in_hand -= payloads;
+    e->in_hand -= payloads;
+    if (e->program && e->source->back)
+        e->source->back(e->program, w->ends.lane, payloads);
+}
+
 /* ---- segments: kept until they are acknowledged ------------------------------------------------------------------ */
 
 static struct out *entry(struct peer *p, uint64_t seq) { return &p->out[seq % OPTCC_SPAN]; }
@@ -242,6 +252,8 @@ static void acknowledge(struct optcc_engine *e, struct peer *p, uint64_t seq)
     o->is = FREE;
     p->to_ack--;
     p->answered_ns = e->now_ns;
+    if (e->source->acknowledged && e->program)
+        e->source->acknowledged(e->program, o->send);
 }
 
 /* Whether the acknowledgements of a frame can be true: nothing that was not sent. */
@@ -305,6 +317,7 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     head.seq = o->seq;
     head.operation = p->begun;
     head.row = piece->row;
+    head.word = piece->word;
     head.offset = piece->offset;
     head.length = piece->length;
     if (e->wires->post(e->self, w->index, &head, piece->bytes, piece->ready_ns) != OPTCC_OK)
@@ -319,6 +332,8 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     o->ahead = p->heading_for[w->ends.far_nic];
     w->in_hand++;
     e->in_hand++;
+    if (e->source->given)
+        e->source->given(e->program, piece->send, w->ends.lane);
     w->owes_ack = 0;
     o->wire = w->index;
     o->order = w->order++;
@@ -336,7 +351,7 @@ static int pull_again(struct optcc_engine *e, struct peer *p, uint32_t nic)
         if (o->is != AGAIN)
             continue;
         struct optcc_piece piece;
-        optcc_program_piece(e->program, o->send, o->segment, &piece);
+        e->source->piece(e->program, o->send, o->segment, &piece);
         struct wire *w = wire_for(e, p, nic, piece.lanes, piece.length);
         if (!w || !send(e, p, w, o, &piece))
             continue;
@@ -354,9 +369,10 @@ static int pull(struct optcc_engine *e, uint32_t nic)
     for (uint32_t i = 0; e->again && i < e->config.ranks; i++)
         if (e->peer[i].again && pull_again(e, &e->peer[i], nic))
             return 1;
-    for (uint32_t s = optcc_program_ready(e->program, 0); s != UINT32_MAX; s = optcc_program_ready(e->program, s + 1)) {
+    const struct optcc_source *const source = e->source;
+    for (uint32_t s = source->ready(e->program, OPTCC_NONE); s != OPTCC_NONE; s = source->ready(e->program, s)) {
         struct optcc_piece piece;
-        optcc_program_next(e->program, s, &piece);
+        source->next(e->program, s, &piece);
         struct peer *p = &e->peer[piece.peer];
         if (p->far_begun < p->begun || p->next - p->low >= OPTCC_SPAN)
             continue;
@@ -370,7 +386,7 @@ static int pull(struct optcc_engine *e, uint32_t nic)
         if (p->low == p->next)
             p->answered_ns = e->now_ns;
         p->next++;
-        optcc_program_taken(e->program, s);
+        source->taken(e->program, s);
         return 1;
     }
     return 0;
@@ -522,8 +538,7 @@ static uint32_t called_while_down(struct optcc_engine *e, struct wire *w, const 
 static uint32_t fenced(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
 {
     (void)frame;
-    e->in_hand -= w->in_hand;
-    w->in_hand = 0;
+    given_back(e, w, w->in_hand);
     note(e, w, OPTCC_NOTE_FENCED, 0);
     if (w->called && welcome(e, w, w->called))
         return OPTCC_UP;
@@ -608,7 +623,7 @@ static void take_segment(struct optcc_engine *e, struct peer *p, struct wire *w,
         return;
     }
     if (f->seq - p->floor >= OPTCC_SPAN || !e->program || f->operation != p->begun || !p->to_come ||
-        optcc_program_land(e->program, p->rank, f->row, f->offset, f->length, payload, at_ns) != OPTCC_OK) {
+        e->source->land(e->program, p->rank, f, payload, at_ns) != OPTCC_OK) {
         e->counters.refused++;
         return;
     }
@@ -834,7 +849,8 @@ void optcc_close(struct optcc_engine *e)
     free(e);
 }
 
-int optcc_begin(struct optcc_engine *e, struct optcc_program *program, const struct optcc_call *call)
+/* What begins next must be of the engine's segments and peers: OK, or what `optcc_begin` says. */
+static int may_begin(const struct optcc_engine *e, const struct optcc_source *source, const void *program)
 {
     uint32_t rank;
     uint64_t to, from;
@@ -842,25 +858,31 @@ int optcc_begin(struct optcc_engine *e, struct optcc_program *program, const str
         return OPTCC_AGAIN;
     if (over(e))
         return OPTCC_LOST;
-    if (optcc_program_segment(program) != e->config.segment_bytes)
+    if (source->segment(program) != e->config.segment_bytes)
         return OPTCC_BAD;
-    for (uint32_t i = 0; optcc_program_peer(program, i, &rank, &to, &from); i++)
+    for (uint32_t i = 0; source->peer(program, i, &rank, &to, &from); i++)
         if (rank >= e->config.ranks || !e->peer[rank].lanes)
             return OPTCC_BAD;
+    return OPTCC_OK;
+}
+
+static void begin(struct optcc_engine *e, const struct optcc_source *source, void *program, uint32_t sign)
+{
+    uint32_t rank;
+    uint64_t to, from;
     e->now_ns = e->wires->now(e->self);
-    if (optcc_program_begin(program, call, e->now_ns) != OPTCC_OK)
-        return OPTCC_BAD;
+    e->source = source;
     e->program = program;
     e->finished = 0;
     for (uint32_t i = 0; i < e->config.ranks; i++)
         e->peer[i].takes_part = 0;
-    for (uint32_t i = 0; optcc_program_peer(program, i, &rank, &to, &from); i++) {
+    for (uint32_t i = 0; source->peer(program, i, &rank, &to, &from); i++) {
         struct peer *p = &e->peer[rank];
         p->begun++;
         p->to_ack = to;
         p->to_come = from;
         p->takes_part = p->quiet = 1;
-        p->sign = call->sign;
+        p->sign = sign;
         p->answered_ns = p->heard_ns = e->now_ns;
         if (p->alone_ns)
             p->alone_ns = e->now_ns;
@@ -868,7 +890,24 @@ int optcc_begin(struct optcc_engine *e, struct optcc_program *program, const str
         compare_calls(e, p);
     }
     e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
-    return OPTCC_OK;
+}
+
+int optcc_begin(struct optcc_engine *e, struct optcc_program *program, const struct optcc_call *call)
+{
+    int result = may_begin(e, &OPTCC_ROWS_SOURCE, program);
+    if (result == OPTCC_OK)
+        result = optcc_program_begin(program, call, e->wires->now(e->self));
+    if (result == OPTCC_OK)
+        begin(e, &OPTCC_ROWS_SOURCE, program, call->sign);
+    return result;
+}
+
+int optcc_begin_messages(struct optcc_engine *e, struct optcc_messages *messages)
+{
+    const int result = may_begin(e, &OPTCC_MESSAGES_SOURCE, messages);
+    if (result == OPTCC_OK)
+        begin(e, &OPTCC_MESSAGES_SOURCE, messages, 0);
+    return result;
 }
 
 static void finish_if_done(struct optcc_engine *e)
@@ -876,7 +915,7 @@ static void finish_if_done(struct optcc_engine *e)
     if (!e->program || e->in_hand)
         return;
     if (!over(e)) {
-        if (!optcc_program_whole(e->program))
+        if (!e->source->whole(e->program))
             return;
         for (uint32_t i = 0; i < e->config.ranks; i++)
             if (e->peer[i].takes_part && (e->peer[i].to_ack || e->peer[i].to_come))
@@ -916,8 +955,7 @@ uint64_t optcc_progress(struct optcc_engine *e)
             break;
         case OPTCC_LEFT:
             if (w->in_hand) {
-                w->in_hand--;
-                e->in_hand--;
+                given_back(e, w, 1);
                 w->moved_ns = e->now_ns;
             }
             break;
@@ -1026,13 +1064,28 @@ int optcc_abandon(struct optcc_engine *e, uint64_t limit_ns)
 void optcc_done(const struct optcc_engine *e, uint32_t *done, uint32_t *rows)
 {
     *done = *rows = 0;
-    if (e->program)
+    if (e->program && e->source == &OPTCC_ROWS_SOURCE)
         optcc_program_done(e->program, done, rows);
 }
 
-uint32_t optcc_awaited(const struct optcc_engine *e)
+void optcc_missing(const struct optcc_engine *e, struct optcc_missing *missing)
 {
-    return e->program ? optcc_program_awaited(e->program) : UINT32_MAX;
+    *missing = (struct optcc_missing){.row = UINT32_MAX, .peer = UINT32_MAX};
+    if (e->program && e->source == &OPTCC_ROWS_SOURCE)
+        optcc_program_missing(e->program, missing);
+}
+
+static int owing(const struct peer *p)
+{
+    return p->takes_part && (p->to_come || p->to_ack || p->far_begun < p->begun);
+}
+
+uint32_t optcc_alone(const struct optcc_engine *e)
+{
+    for (uint32_t i = 0; e->program && i < e->config.ranks; i++)
+        if (e->peer[i].alone_ns && owing(&e->peer[i]))
+            return i;
+    return UINT32_MAX;
 }
 
 uint32_t optcc_notes(struct optcc_engine *e, struct optcc_note *notes, uint32_t most)
@@ -1050,6 +1103,12 @@ uint32_t optcc_notes(struct optcc_engine *e, struct optcc_note *notes, uint32_t 
 }
 
 void optcc_count(const struct optcc_engine *e, struct optcc_counters *counters) { *counters = e->counters; }
+
+void optcc_leave(struct optcc_engine *e, uint32_t wire)
+{
+    if (wire < e->config.wires)
+        handle(e, &e->wire[wire], LOST, NULL);
+}
 
 int optcc_wire_look(const struct optcc_engine *e, uint32_t wire, struct optcc_wire_state *state)
 {

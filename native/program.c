@@ -377,10 +377,11 @@ int optcc_program_begin(struct optcc_program *p, const struct optcc_call *call, 
     return OPTCC_OK;
 }
 
-uint32_t optcc_program_segment(const struct optcc_program *p) { return p->segment_bytes; }
+static uint32_t segment_of(const void *self) { return ((const struct optcc_program *)self)->segment_bytes; }
 
-int optcc_program_peer(const struct optcc_program *p, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from)
+static int peer_of(const void *self, uint32_t i, uint32_t *peer, uint64_t *to, uint64_t *from)
 {
+    const struct optcc_program *p = self;
     if (i >= p->sides)
         return 0;
     *peer = p->side[i].peer;
@@ -389,8 +390,10 @@ int optcc_program_peer(const struct optcc_program *p, uint32_t i, uint32_t *peer
     return 1;
 }
 
-uint32_t optcc_program_ready(const struct optcc_program *p, uint32_t from)
+static uint32_t ready_after(const void *self, uint32_t after)
 {
+    const struct optcc_program *p = self;
+    const uint32_t from = after + 1; /* OPTCC_NONE + 1 is 0 */
     uint32_t word = from / 64;
     uint64_t mask = ~UINT64_C(0) << (from % 64);
     if (word < p->first_word) {
@@ -403,8 +406,9 @@ uint32_t optcc_program_ready(const struct optcc_program *p, uint32_t from)
     return UINT32_MAX;
 }
 
-void optcc_program_piece(const struct optcc_program *p, uint32_t send, uint32_t segment, struct optcc_piece *piece)
+static void piece_of(const void *self, uint32_t send, uint32_t segment, struct optcc_piece *piece)
 {
+    const struct optcc_program *p = self;
     const struct send *s = &p->send[send];
     const uint64_t offset = (uint64_t)segment * p->segment_bytes;
     *piece = (struct optcc_piece){.send = send, .segment = segment, .row = s->row, .peer = s->peer,
@@ -415,13 +419,14 @@ void optcc_program_piece(const struct optcc_program *p, uint32_t send, uint32_t 
                                                : p->buffer + s->offset + offset};
 }
 
-void optcc_program_next(const struct optcc_program *p, uint32_t send, struct optcc_piece *piece)
+static void next_of(const void *self, uint32_t send, struct optcc_piece *piece)
 {
-    optcc_program_piece(p, send, p->send[send].next, piece);
+    piece_of(self, send, ((const struct optcc_program *)self)->send[send].next, piece);
 }
 
-void optcc_program_taken(struct optcc_program *p, uint32_t send)
+static void taken(void *self, uint32_t send)
 {
+    struct optcc_program *p = self;
     if (++p->send[send].next < p->send[send].segments)
         return;
     p->unsent--;
@@ -470,10 +475,11 @@ static void finish(struct optcc_program *p, uint32_t finished)
     }
 }
 
-int optcc_program_land(struct optcc_program *p, uint32_t peer, uint32_t row, uint64_t offset, uint32_t length,
-                       const void *bytes, uint64_t at_ns)
+static int land(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t at_ns)
 {
-    const uint32_t i = find(p, row);
+    struct optcc_program *p = self;
+    const uint64_t offset = head->offset;
+    const uint32_t length = head->length, i = find(p, head->row);
     if (i == UINT32_MAX)
         return OPTCC_BAD;
     struct receive *r = &p->receive[i];
@@ -496,7 +502,7 @@ int optcc_program_land(struct optcc_program *p, uint32_t peer, uint32_t row, uin
     return OPTCC_OK;
 }
 
-int optcc_program_whole(const struct optcc_program *p) { return p->unfinished == 0; }
+static int whole(const void *self) { return ((const struct optcc_program *)self)->unfinished == 0; }
 
 void optcc_program_done(const struct optcc_program *p, uint32_t *done, uint32_t *rows)
 {
@@ -504,12 +510,17 @@ void optcc_program_done(const struct optcc_program *p, uint32_t *done, uint32_t 
     *done = *rows - p->unsent - p->unfinished;
 }
 
-uint32_t optcc_program_awaited(const struct optcc_program *p)
+void optcc_program_missing(const struct optcc_program *p, struct optcc_missing *missing)
 {
-    for (uint32_t i = 0; p->unfinished && i < p->receives; i++)
-        if (!p->receive[i].finished)
-            return p->receive[i].peer;
-    return p->sends ? p->send[0].peer : UINT32_MAX;
+    uint32_t i = 0;
+    *missing = (struct optcc_missing){.receives = p->unfinished, .sends = p->unsent, .row = UINT32_MAX,
+                                      .peer = p->sends ? p->send[0].peer : UINT32_MAX};
+    while (i < p->receives && p->receive[i].finished)
+        i++;
+    if (i < p->receives) {
+        missing->row = p->receive[i].row;
+        missing->peer = p->receive[i].peer;
+    }
 }
 
 uint32_t optcc_program_receives(const struct optcc_program *p) { return p->receives; }
@@ -521,3 +532,7 @@ void optcc_program_landings(const struct optcc_program *p, uint32_t *rows, uint6
         at_ns[i] = p->receive[i].at_ns;
     }
 }
+
+const struct optcc_source OPTCC_ROWS_SOURCE = {.segment = segment_of, .peer = peer_of, .ready = ready_after,
+                                               .next = next_of, .taken = taken, .piece = piece_of, .land = land,
+                                               .whole = whole};

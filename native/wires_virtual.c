@@ -54,7 +54,9 @@ struct rank {
     struct frame *first, **last; /* the inbox */
     struct frame *polled;        /* free at the next poll */
     uint64_t wake_ns;
-    int paused, killed, lost, running;
+    enum optcc_play (*play)(void *context); /* NULL: tasks */
+    void *context;
+    int paused, killed, lost, running, played;
 };
 
 enum happening { LEAVE, LAND, NEWS, FAULT };
@@ -373,6 +375,15 @@ int optcc_world_task(struct optcc_world *w, uint32_t rank, struct optcc_program 
     return OPTCC_OK;
 }
 
+int optcc_world_player(struct optcc_world *w, uint32_t rank, enum optcc_play (*play)(void *context), void *context)
+{
+    if (rank >= w->ranks || !w->rank[rank].engine || w->rank[rank].tasks)
+        return OPTCC_BAD;
+    w->rank[rank].play = play;
+    w->rank[rank].context = context;
+    return OPTCC_OK;
+}
+
 int optcc_world_fault(struct optcc_world *w, uint64_t at_ns, enum optcc_fault kind, uint32_t rank, uint32_t nic,
                       uint64_t value)
 {
@@ -485,6 +496,16 @@ static void happen(struct optcc_world *w, const struct event *e)
 /* One rank does what it can: goes on, ends a task, begins the next. */
 static void act(struct optcc_world *w, struct rank *r)
 {
+    if (r->play) {
+        enum optcc_play does = OPTCC_PLAY_BUSY;
+        while (does == OPTCC_PLAY_BUSY) {
+            r->wake_ns = optcc_progress(r->engine);
+            does = r->play(r->context);
+            r->lost |= optcc_test(r->engine, NULL) == OPTCC_LOST;
+        }
+        r->played = does == OPTCC_PLAY_DONE;
+        return;
+    }
     for (;;) {
         if (!r->running && !r->lost && r->done < r->tasks) {
             const struct task *t = &r->task[r->done];
@@ -522,7 +543,7 @@ int optcc_world_run(struct optcc_world *w, uint64_t limit_ns)
                 continue;
             if (!r->paused && r->wake_ns <= w->now_ns)
                 act(w, r);
-            open += !r->lost && r->done < r->tasks;
+            open += !r->lost && (r->play ? !r->played : r->done < r->tasks);
             lost += r->lost;
             if (!r->paused && r->wake_ns < next_ns)
                 next_ns = r->wake_ns;
@@ -546,4 +567,15 @@ int optcc_world_run(struct optcc_world *w, uint64_t limit_ns)
 
 uint64_t optcc_world_now(const struct optcc_world *w) { return w->now_ns; }
 uint64_t optcc_world_touched(const struct optcc_world *w) { return w->touched; }
+
+int optcc_world_reads(const struct optcc_world *w, uint32_t rank, const void *bytes, uint64_t length)
+{
+    for (uint32_t i = 0; i < w->rank[rank].nics; i++) {
+        const struct frame *f = w->rank[rank].nic[i].given;
+        if (f && (uintptr_t)f->payload - (uintptr_t)bytes < length)
+            return 1;
+    }
+    return 0;
+}
+
 uint32_t optcc_world_done(const struct optcc_world *w, uint32_t rank) { return w->rank[rank].done; }

@@ -1,217 +1,191 @@
-"""What travels over the control channel: messages and jobs come back as they were, and nothing else is believed."""
+"""Messages over the native engine's flows: two ranks over virtual NICs that fail, from seeds; a peer that lies; mutants.
+
+``python -m tests.test_messages SEED ...`` plays seeds again; ``--sanitize`` with the compiler's sanitizers.
+"""
 
 from __future__ import annotations
 
-import ast
-import io
-import pickle
-import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+import ctypes
+import faulthandler
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from ctypes import byref, c_int32, c_uint64
+from multiprocessing import get_context
 from pathlib import Path
+from shutil import copytree
 from typing import Any
 
-import numpy as np
 import pytest
 
-from optcc.runtime.codec import MessageError, decode, encode, plain, typed
-from optcc.runtime.control.job import Assignment, Job
-from optcc.runtime.messages import (
-    FROM_RANK,
-    TO_RANK,
-    AskCall,
-    AskTime,
-    Broken,
-    Halt,
-    Halted,
-    HasCalled,
-    Here,
-    Late,
-    Left,
-    LostNics,
-    Note,
-    Payload,
-    Post,
-    RankJournal,
-    RankMessage,
-    Regroup,
-    Renew,
-    Report,
-    RunCall,
-    RunFailed,
-    Saw,
-    Share,
-    SharedValues,
-    Shrink,
-    Strike,
-    Time,
-)
-from optcc.schedule import Lane, Link, Route
-from tests.broken_schedules import nested
+from tests.effort import cases
+from tests.native_replay import NATIVE, RESULTS, SANITIZERS, STRICT, sanitized
+from tests.test_native_engine import Mutant
 
-ROOT = Path(__file__).resolve().parent.parent
-
-EVERY_MESSAGE = [
-    Here(),
-    RunFailed(3, "killed"),
-    RankMessage(1, {"ask": [1, None, "x", True, 2.5]}),
-    SharedValues(4, [None, [1], {"a": {}}]),
-    Payload(5),
-    Saw("rank 3 failed"),
-    RankJournal(None, [Note(2.5, "healed", "server1/nic0", held=3)]),
-    Report({"figures": [1.5, 2]}),
-    Left(),
-    Broken("no memory"),
-    Broken("lost rank 1", blames=1),
-    Post(2, "text"),
-    Share(4, [1]),
-    AskTime(6),
-    Time(6, 1000.25),
-    Halt(),
-    Halted(17),
-    LostNics(["server1/nic0"], ["server1/nic1"]),
-    Renew(17, ["server1/nic0"]),
-    Late(2, "not done"),
-    AskCall(17),
-    HasCalled(17, "barrier()"),
-    Shrink(300.0),
-    Regroup([0, 2], 29700),
-]
+pytestmark = pytest.mark.cc
+PLAYER = Path(__file__).with_name("messages_player.c")
+WRONG = ("wrong", "unexpected")
+COUNTS = ("now_ns", "messages", "withdrawn", "too_long", "empty", "reused", "early")
+FLOWS = ("segments", "resent", "duplicates", "refused", "left", "returned")
 
 
-@pytest.mark.parametrize("message", EVERY_MESSAGE, ids=lambda m: type(m).__name__)
-def test_messages_come_back_as_they_were(message: Any) -> None:
-    assert decode(encode(message), (*TO_RANK, *FROM_RANK)) == message
+class Outcome(ctypes.Structure):
+    """`struct outcome` of the player."""
+
+    _fields_ = [
+        *((name, c_uint64) for name in WRONG),
+        ("unfinished", c_int32),
+        ("padding", c_int32),
+        *((name, c_uint64) for name in (*COUNTS, *FLOWS)),
+    ]
+
+    @property
+    def fault(self) -> str:
+        """What is wrong with a run; empty: nothing."""
+        told = [f"{getattr(self, name)} {name}" for name in (*WRONG, "refused") if getattr(self, name)]
+        return "; ".join(told + ([RESULTS[self.unfinished]] if self.unfinished else []))
+
+    @property
+    def told(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in (*WRONG, "unfinished", *COUNTS, *FLOWS)}
 
 
-def test_every_message_is_tried() -> None:
-    assert {type(message) for message in EVERY_MESSAGE} == {*TO_RANK, *FROM_RANK}
+def build(folder: Path, source: Path = NATIVE, flags: Sequence[str] = ("-O2",)) -> Path:
+    """Engine and player as one library."""
+    library = folder / "messages.so"
+    files = [*sorted(map(str, source.glob("*.c"))), str(PLAYER)]
+    command = ["cc", *STRICT, *flags, f"-I{source}", *files, "-o", str(library), "-lm"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    return library
 
 
-@dataclass(frozen=True)
-class Part:
-    place: tuple[str, int]
-    note: str | None = None
+def load(library: Path) -> Any:
+    lib = ctypes.CDLL(str(library))
+    lib.play_messages.argtypes = c_uint64, ctypes.POINTER(Outcome)
+    lib.lie_in_messages.argtypes = c_uint64, c_uint64, ctypes.POINTER(c_uint64)
+    lib.lie_in_messages.restype = c_uint64
+    return lib
 
 
-@dataclass(frozen=True)
-class Figures:
-    start_s: float
-    sent: Mapping[int, int]
-    parts: list[Part]
+def play(lib: Any, seed: int) -> Outcome:
+    outcome = Outcome()
+    assert lib.play_messages(seed, byref(outcome)) == 0
+    return outcome
 
 
-FIGURES = Figures(1.0, {3: 4096}, [Part(("nic0", 1)), Part(("nic1", 2), "slow")])
+@pytest.fixture(scope="module")
+def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return load(build(tmp_path_factory.mktemp("messages")))
 
 
-def test_values_inside_reports_come_back_typed() -> None:
-    assert typed(Figures, decode(encode(Report(FIGURES)), (Report,)).value) == FIGURES
+@pytest.mark.cases
+def test_every_seed_ends_with_the_right_bytes(lib: Any) -> None:
+    total = dict.fromkeys((*COUNTS, *FLOWS), 0)
+    for seed in range(cases(20_000)):
+        outcome = play(lib, seed)
+        assert not outcome.fault, f"seed {seed}: {outcome.fault}; {outcome.told}"
+        for name in total:
+            total[name] += getattr(outcome, name)
+    del total["refused"]
+    assert all(value > 20 for value in total.values()), total
+
+
+def test_a_seed_is_played_again(lib: Any) -> None:
+    for seed in range(10):
+        assert play(lib, seed).told == play(lib, seed).told
+
+
+@pytest.mark.cases
+def test_a_liar_is_not_believed(lib: Any) -> None:
+    believed = c_uint64()
+    for seed in range(cases(10_000)):
+        assert lib.lie_in_messages(seed, 300, byref(believed)) == 0, f"seed {seed}"
+    assert believed.value > 100
+
+
+MUTANTS = {
+    "sends before the receiver has named its buffer": Mutant(
+        "messages.c", "if (l->is != WAITS || !offer->here)", "if (l->is != WAITS)"
+    ),
+    "a buffer is given back before the wires have read it": Mutant("messages.c", "|| held(m, l))", ")"),
+    "a buffer is given back before all is acknowledged": Mutant(
+        "messages.c", "return l->is == OUT && l->acked == l->segments;", "return l->is == OUT && l->acked;"
+    ),
+    "what is withdrawn is sent as it is": Mutant(
+        "messages.c", "l->withdrawn ? (uint32_t)WITHDRAWN : (uint32_t)l->length,", "(uint32_t)l->length,"
+    ),
+    "a whole message is told too early": Mutant(
+        "messages.c", "if (++r->landed == segments_of(m, whole))", "if (++r->landed + 1 >= segments_of(m, whole))"
+    ),
+    "the receiver does not say how long a message is": Mutant("messages.c", "*length = r->whole;", "*length = r->room;"),
+    "a segment is taken twice": Mutant("messages.c", "if (*word & mark)", "if (0)"),
+    "a message may be longer than its buffer": Mutant("messages.c", "if (whole > r->room ||", "if ("),
+    "a segment may be as long as it likes": Mutant(
+        "messages.c", "head->length != segment_length(m, whole, head->offset))", "0)"
+    ),
+    "a stream is used again before all is acknowledged": Mutant("messages.c", "if (s->is != CLOSING || s->unacked ||", "if (s->is != CLOSING ||"),
+    "a credit counts for any message": Mutant("messages.c", "record->number != s->offer[place].number)", "0)"),
+    "what is lost on a wire is held for ever": Mutant("flow.c", "given_back(e, w, w->in_hand);", "e->in_hand -= w->in_hand;\n    w->in_hand = 0;"),
+}  # fmt: skip
+
+
+def find(library: Path, seeds: int) -> None:
+    lib = load(library)
+    faulthandler.disable()
+    believed = c_uint64()
+    for seed in range(seeds):
+        if play(lib, seed).fault or lib.lie_in_messages(seed, 300, byref(believed)):
+            sys.exit(1)
+    sys.exit(0)
+
+
+QUICK = ("sends before the receiver has named its buffer", "what is lost on a wire is held for ever")
 
 
 @pytest.mark.parametrize(
-    ("but", "complaint"),
-    [
-        ({"start_s": "soon"}, "start_s is not float: 'soon'"),
-        ({"sent": {"one": 7}}, "sent has a key that is not a number: 'one'"),
-        ({"sent": [1]}, "sent is not Mapping"),
-        ({"parts": [{"place": ["nic0", 1]}]}, "parts is not Part"),
-        ({"parts": [{"place": ["nic0"], "note": None}]}, "parts.place is not tuple"),
-        ({"parts": [{"place": ["nic0", 1], "note": 2}]}, "parts.note is not"),
-    ],
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MUTANTS]
 )
-def test_values_of_another_type_are_refused(but: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(MessageError, match=complaint):
-        typed(Figures, {**plain(FIGURES), **but})
+def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
+    mutant = MUTANTS[name]
+    source = copytree(NATIVE, tmp_path / "native")
+    path = source / mutant.file
+    text = path.read_text(encoding="utf-8")
+    assert text.count(mutant.old) == 1
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    library = build(tmp_path, source, ("-O1", "-Wno-error"))
+    child = get_context("fork").Process(target=find, args=(library, 2000))  # it may crash, which finds it, too
+    child.start()
+    child.join(300)
+    assert child.exitcode
 
 
-@pytest.mark.parametrize(
-    ("data", "complaint"),
-    [
-        (b"\x80\x04garbage", "not JSON"),
-        (b"[" * 100_000, "not JSON"),
-        (b'{"kind": ' + b"9" * 5000 + b"}", "not JSON"),
-        (b"[1, 2]", "not a message"),
-        (b'{"kind": "Halted"}', "not a message"),
-        (b'{"kind": "system", "is": {}}', "unexpected kind of message 'system'"),
-        (b'{"kind": [], "is": {}}', "unexpected kind"),
-        (encode(Halt()), "unexpected kind of message 'Halt'"),
-        (b'{"kind": "HasCalled", "is": {"operation": "1", "call": ""}}', "operation is not int"),
-        (b'{"kind": "HasCalled", "is": {"operation": true, "call": ""}}', "operation is not int"),
-        (b'{"kind": "HasCalled", "is": {"operation": 1}}', "message is not HasCalled"),
-        (b'{"kind": "HasCalled", "is": {"operation": 1, "call": "", "more": 1}}', "message is not HasCalled"),
-        (b'{"kind": "Broken", "is": {"cause": "x", "blames": "1"}}', "blames is not"),
-    ],
-)
-def test_malformed_messages_are_refused(data: bytes, complaint: str) -> None:
-    with pytest.raises(MessageError, match=re.escape(complaint)):
-        decode(data, FROM_RANK)
+@pytest.mark.long
+def test_sanitizers_find_nothing() -> None:
+    command = [sys.executable, "-m", "tests.test_messages", "--sanitize", *map(str, range(200))]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=NATIVE.parent)
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
 
 
-def test_what_is_not_plain_cannot_be_sent() -> None:
-    with pytest.raises(TypeError, match="set cannot be sent as JSON"):
-        encode(Report({1, 2}))
+def main(arguments: Sequence[str]) -> int:
+    bad = 0
+    if arguments[:1] == ["--sanitize"]:
+        with tempfile.TemporaryDirectory() as folder:
+            library = build(Path(folder), flags=SANITIZERS)
+            command = [sys.executable, "-m", "tests.test_messages", "--library", str(library), *arguments[1:]]
+            return subprocess.run(command, cwd=NATIVE.parent, env=sanitized(), check=False).returncode
+    with tempfile.TemporaryDirectory() as folder:
+        given = arguments[:1] == ["--library"]
+        lib = load(Path(arguments[1]) if given else build(Path(folder)))
+        believed = c_uint64()
+        for seed in map(int, arguments[2 if given else 0 :]):
+            outcome = play(lib, seed)
+            lies = lib.lie_in_messages(seed, 300, byref(believed))
+            print(f"seed {seed}: {outcome.fault or 'right'}; {outcome.told}; {lies} lies believed")
+            bad += bool(outcome.fault or lies)
+    return bad
 
 
-def unpickles(source: str) -> list[str]:
-    """What in `source` could unpickle: modules, the pickling halves of Connection, numpy's switch."""
-    found = []
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import | ast.ImportFrom):
-            names = {alias.name for alias in node.names} | {getattr(node, "module", None)}
-            found += sorted(str(name) for name in names & {"pickle", "marshal", "shelve", "dill", "cPickle"})
-        if isinstance(node, ast.keyword) and node.arg == "allow_pickle":
-            found += ["allow_pickle"] * (not (isinstance(node.value, ast.Constant) and node.value.value is False))
-    return found
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "runtime").rglob("*.py")), ids=lambda p: p.name)
-def test_nothing_in_the_runtime_unpickles(path: Path) -> None:
-    assert unpickles(path.read_text(encoding="utf-8")) == []
-
-
-@pytest.mark.parametrize("source", ["import pickle", "from pickle import loads", "np.load(f, allow_pickle=True)"])
-def test_the_search_for_pickles_can_fail(source: str) -> None:
-    assert unpickles(source)
-
-
-# --- jobs -----------------------------------------------------------------------------------------------------------
-
-
-def test_a_job_arrives_as_it_was() -> None:
-    schedule = nested()
-    linked = replace(
-        schedule,
-        links=(Link("uplink", 12.5),),
-        routes=tuple(Route(r.src, r.dst, tuple(replace(x, links=(0,)) for x in r.lanes)) for r in schedule.routes),
-    )
-    job = Job({"it": schedule, "odd/../name": linked}, "float16", "max", paced=False)
-    calls = [RunCall("it", [Strike("cut", "server1/nic0", 0.4)], timed=True)]
-    assigned = Assignment.from_bytes(Assignment(job, calls, 2.5, {"--op": "max"}, "wrong").to_bytes())
-    assert (assigned.calls, assigned.patience_s, assigned.terms, assigned.wrong) == (
-        calls,
-        2.5,
-        {"--op": "max"},
-        "wrong",
-    )
-    back = assigned.job
-    assert back
-    assert (back.dtype, back.op, back.paced) == ("float16", "max", False)
-    assert list(back.schedules) == list(job.schedules)
-    for name, sent in job.schedules.items():
-        got = back.schedules[name]
-        assert (got.ranks, got.nbytes) == (sent.ranks, sent.nbytes)
-        assert (got.ports, got.routes, got.links) == (sent.ports, sent.routes, sent.links)
-        assert isinstance(got.routes[0].lanes[0], Lane)
-        for column in ("route", "offset", "length", "reduce", "stage", "segment", "dep_ptr", "dep_idx"):
-            assert getattr(got, column).dtype == getattr(sent, column).dtype
-            assert np.array_equal(getattr(got, column), getattr(sent, column))
-
-
-def test_what_is_not_a_job_is_refused() -> None:
-    good = Assignment(Job({"it": nested()}, "float32", "sum", True), (), 1.0).to_bytes()
-    assert Assignment.from_bytes(Assignment(None, (), 1.0).to_bytes()).job is None
-    objects = io.BytesIO()
-    np.savez(objects, tables=np.array([{"a": 1}], object))
-    for bad in (b"", good[: len(good) // 2], pickle.dumps({}), objects.getvalue()):
-        with pytest.raises(MessageError, match="not a job"):
-            Assignment.from_bytes(bad)
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -44,6 +44,7 @@ from optcc.runtime.native.library import (
     CauseOf,
     Config,
     Link,
+    Missing,
     NativeProgram,
     Noted,
     NoteOf,
@@ -170,7 +171,7 @@ def segment_bytes(schedules: Mapping[str, Schedule]) -> int:
         for route, length in (_longest(schedule),)
     ]
     least, most = SEGMENT_BYTES
-    return min(most, max(least, 1 << int(math.log2(max(pieces, default=1.0) or 1.0)))) if pieces else least
+    return min(most, max(least, 1 << int(math.log2(max([1.0, *pieces])))))
 
 
 def _longest(schedule: Schedule) -> tuple[int, int]:
@@ -532,7 +533,7 @@ class NativeLinks:
                 self._failed(result)
             self._control.check()
             if time.monotonic() >= end:
-                self._late(within_s, rows.value - done.value)
+                self._late(within_s)
 
     def _due(self, total: int) -> int:
         """At how many rows the next strike is due."""
@@ -551,15 +552,27 @@ class NativeLinks:
         self._lib.optcc_test(self._engine, byref(rank))
         if result == Result.DIFFERS:
             raise CallsDifferError(rank.value)
-        self._take_notes()
-        reach = {nic for peer, nic, _, _ in self._wires if peer == rank.value}
-        severed = NicsLostError if reach and reach <= self._down else FlowSeveredError
-        raise severed(rank.value, "no way is left")
+        raise self._severed(rank.value, self._timeouts.back)
 
-    def _late(self, within_s: float, missing: int) -> None:
-        peer = self._lib.optcc_awaited(self._engine)
+    def _severed(self, peer: int, within_s: float) -> FlowSeveredError:
+        """This rank is to blame when all its NICs that reach the peer are down, else the peer."""
+        self._take_notes()
+        reach = [nic for far, nic, _, _ in self._wires if far == peer]
+        waited = f", none has come back within {within_s:.3g} s" if within_s else ""
+        severed = NicsLostError if {*reach} <= self._down else FlowSeveredError
+        return severed(peer, f"no wire left of {len(reach)}{waited}")
+
+    def _late(self, within_s: float) -> None:
+        alone = self._lib.optcc_alone(self._engine)
+        if alone != NONE:  # a lost NIC explains more than what it makes late
+            raise self._severed(alone, within_s)
+        missing = Missing()
+        self._lib.optcc_missing(self._engine, byref(missing))
+        text = f"{missing.receives} transfers to receive, {missing.sends} to send"
+        if missing.row != NONE:
+            text += f", first transfer {missing.row} from rank {missing.peer}"
         what = "no progress for" if self._moving else "not done within"
-        raise PeerLateError(None if peer == NONE else peer, f"{what} {within_s:.3g} s: {missing} transfers to go")
+        raise PeerLateError(None if missing.peer == NONE else missing.peer, f"{what} {within_s:.3g} s: {text}")
 
     def poll(self, until: float) -> None:
         """Between operations: one wait, no longer than `until`, and what peers ask."""

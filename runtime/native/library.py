@@ -101,6 +101,7 @@ NoteOf = struct(
     *((name, c_uint64) for name in ("at_ns", "bytes")),
     *((name, c_uint32) for name in ("noted", "wire", "cause", "missed")),
 )
+Missing = struct("optcc_missing", *((name, c_uint32) for name in ("receives", "sends", "row", "peer")))
 COUNTERS = (
     *("sent_bytes", "resent_segments", "landed_segments", "duplicates"),
     *("ghosts", "refused", "doubts", "left", "returned"),
@@ -144,7 +145,8 @@ def declare(lib: Any) -> Any:
         ("optcc_serve", None, pointer, u64),
         ("optcc_abandon", c_int, pointer, u64),
         ("optcc_done", None, pointer, POINTER(u32), POINTER(u32)),
-        ("optcc_awaited", u32, pointer),
+        ("optcc_missing", None, pointer, POINTER(Missing)),
+        ("optcc_alone", u32, pointer),
         ("optcc_notes", u32, pointer, pointer, u32),
         ("optcc_close", None, pointer),
         ("optcc_shm_bytes", u64, POINTER(ShmConfig)),
@@ -189,6 +191,23 @@ def rows_of(schedule: Schedule, lanes: Array) -> tuple[Any, tuple[Array, ...]]:
     return Rows(len(schedule), len(schedule.routes), *(column.ctypes.data for column in columns)), columns
 
 
+def wrong_with(schedule: Schedule, rank: int) -> InputError:
+    """Why ranks that know only their own rows cannot run a schedule."""
+    where, empty = "schedule", np.flatnonzero(schedule.length < 1)
+    if len(empty):
+        got = f"{schedule.length[empty[0]]} bytes"
+        return InputError(f"transfer {empty[0]} is empty", where=where, expected="at least one byte", got=got)
+    for row in np.flatnonzero(schedule.src == rank).tolist():
+        for dep in schedule.deps(row).tolist():
+            if not 0 <= dep < len(schedule) or schedule.dst[dep] != rank:
+                return InputError(
+                    f"transfer {row} leaves rank {rank} but waits for transfer {dep}, which does not end there",
+                    where=where,
+                    expected="dependencies that end at the sender",
+                )
+    return InputError("a transfer is not between two ranks, or not within the buffer", where=where)
+
+
 @dataclass(eq=False)
 class NativeProgram:
     """One rank's part of a schedule, held by the library until `close`."""
@@ -210,6 +229,8 @@ class NativeProgram:
             byref(rows), rank, schedule.ranks, None, schedule.nbytes, segment_bytes, byref(made)
         )
         del columns
+        if result == Result.BAD:
+            raise wrong_with(schedule, rank)
         demand(result, "a rank's part of a schedule")
         return cls(made, rank, schedule)
 

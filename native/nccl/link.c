@@ -1,0 +1,572 @@
+/* A link: two processes, and the engine of two ranks between them. Rank 0 has made it, to send to ports of the other.
+ *
+ * Before there is an engine the two meet at one of the other's doors, sockets whose addresses and secret a handle tells:
+ *
+ *   who has the door   CHALLENGE  a random number
+ *   who comes          OFFER      another one; which NICs it has, and a handle of its wires; code of all that
+ *   who has the door   ANSWER     likewise
+ *
+ * The code is HMAC-SHA-256 under the secret of the handle. Both numbers and that secret make the secret of the wires
+ * (wires_tcp.c), which is never sent. A door that does not answer is tried again after the others, and the other way.
+ *   What that keeps out: whoever can reach the ports but has not got a handle. NCCL carries handles over its own
+ * connections, without encryption: who reads these has the secret.
+ *
+ * A meeting is bounded in time, and what it reads in length. Links that nobody uses are closed by net.c.
+ */
+#define _GNU_SOURCE
+#include "net.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#define HANDLE_MAGIC UINT32_C(0x0cc70a21)
+#define MEETING_MAGIC UINT32_C(0x0cc70a22)
+enum { LINK_VERSION = 1 };
+
+static const uint64_t TRY_NS = UINT64_C(1000000000);  /* for one door */
+static const uint64_t GUEST_NS = UINT64_C(3000000000); /* for who is at a door */
+static const uint64_t PAUSE_NS = 20000000;            /* before the first door is tried again */
+
+struct challenge {
+    uint32_t magic;
+    uint8_t version, unused[3];
+    uint8_t nonce[NONCE];
+};
+
+struct offer { /* and ANSWER */
+    uint32_t magic;
+    uint8_t version, nics, all_lanes, unused;
+    uint64_t process;
+    uint32_t segment_bytes, handle_bytes;
+    uint8_t nonce[NONCE];
+    uint8_t family[OPTCC_MAX_NICS]; /* of each NIC's address */
+    uint8_t handle[OPTCC_TCP_MAX_HANDLE];
+    uint8_t code[OPTCC_HMAC];
+};
+_Static_assert(sizeof(struct challenge) == 24 && sizeof(struct offer) == 40 + OPTCC_MAX_NICS + OPTCC_TCP_MAX_HANDLE + 32,
+               "they travel without holes");
+
+enum stage { CONNECTING, AWAITS_CHALLENGE, SENDS_OFFER, AWAITS_ANSWER, SENDS_CHALLENGE, AWAITS_OFFER, SENDS_ANSWER };
+
+struct meeting {
+    int fd; /* -1: none */
+    uint32_t stage, door;
+    uint64_t since_ns, again_ns;
+    uint64_t done; /* bytes of what is sent or awaited */
+    struct challenge challenge;
+    struct offer offer, answer;
+};
+
+struct link {
+    const struct process *process;
+    enum link_is is;
+    char why[256];
+    uint32_t rank;
+    uint64_t since_ns;
+    struct handle far; /* of who is met */
+    uint64_t far_process;
+    struct meeting meeting;
+    struct optcc_tcp *tcp;
+    struct optcc_engine *engine;
+    struct optcc_messages *messages;
+    uint32_t wires;
+    struct optcc_counters counted;
+    uint8_t down[OPTCC_MAX_LANES], was_down[OPTCC_MAX_LANES]; /* by wire: now; as told last */
+};
+
+uint64_t clock_ns(void)
+{
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
+}
+
+/* ---- doors and handles -------------------------------------------------------------------------------------------- */
+
+static socklen_t as_socket(uint32_t family, uint32_t scope, uint32_t port, const uint8_t *bytes,
+                           struct sockaddr_storage *s)
+{
+    memset(s, 0, sizeof *s);
+    if (family == 4) {
+        struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)s;
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons((uint16_t)port);
+        memcpy(&v4->sin_addr, bytes, 4);
+        return sizeof *v4;
+    }
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)s;
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons((uint16_t)port);
+    v6->sin6_scope_id = scope;
+    memcpy(&v6->sin6_addr, bytes, 16);
+    return sizeof *v6;
+}
+
+static int new_socket(uint32_t family)
+{
+    return socket(family == 4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+}
+
+int doors_open(struct process *p, char *why, size_t room)
+{
+    p->doors = 0;
+    if (getrandom(&p->id, sizeof p->id, 0) != sizeof p->id ||
+        getrandom(p->secret, sizeof p->secret, 0) != sizeof p->secret) {
+        snprintf(why, room, "no random numbers (getrandom): %s", strerror(errno));
+        return -1;
+    }
+    for (uint32_t i = 0; i < p->nics && p->doors < DOORS; i++) {
+        struct sockaddr_storage here;
+        struct optcc_tcp_address *a = &p->door_address[p->doors];
+        *a = p->nic[i].address;
+        socklen_t length = as_socket(a->family, a->scope, 0, a->bytes, &here);
+        const int fd = new_socket(a->family);
+        if (fd < 0 || bind(fd, (struct sockaddr *)&here, length) || listen(fd, 1024) ||
+            getsockname(fd, (struct sockaddr *)&here, &length)) {
+            snprintf(why, room, "NIC %s: cannot listen on its address: %s", p->nic[i].name, strerror(errno));
+            if (fd >= 0)
+                close(fd);
+            doors_close(p);
+            return -1;
+        }
+        a->port = a->family == 4 ? ntohs(((struct sockaddr_in *)(void *)&here)->sin_port)
+                                 : ntohs(((struct sockaddr_in6 *)(void *)&here)->sin6_port);
+        p->door[p->doors++] = fd;
+    }
+    return 0;
+}
+
+void doors_close(struct process *p)
+{
+    for (uint32_t i = 0; i < p->doors; i++)
+        close(p->door[i]);
+    p->doors = 0;
+}
+
+void handle_write(const struct process *p, uint64_t port, struct handle *handle)
+{
+    *handle = (struct handle){.magic = HANDLE_MAGIC, .version = LINK_VERSION, .doors = (uint8_t)p->doors,
+                              .process = p->id, .port = port};
+    memcpy(handle->secret, p->secret, SECRET);
+    for (uint32_t i = 0; i < p->doors; i++) {
+        handle->door[i].family = (uint8_t)p->door_address[i].family;
+        handle->door[i].port = (uint16_t)p->door_address[i].port;
+        memcpy(handle->door[i].bytes, p->door_address[i].bytes, 16);
+    }
+}
+
+int handle_read(const void *bytes, struct handle *handle, char *why, size_t room)
+{
+    memcpy(handle, bytes, sizeof *handle);
+    if (handle->magic != HANDLE_MAGIC) {
+        snprintf(why, room, "the peer's handle is not optcc's: all ranks need the same NCCL_NET_PLUGIN");
+        return 0;
+    }
+    if (handle->version != LINK_VERSION) {
+        snprintf(why, room, "the peer's plugin speaks version %u, this one %d: install the same optcc everywhere",
+                 handle->version, LINK_VERSION);
+        return 0;
+    }
+    int good = handle->doors >= 1 && handle->doors <= DOORS;
+    for (uint32_t i = 0; good && i < handle->doors; i++)
+        good = (handle->door[i].family == 4 || handle->door[i].family == 6) && handle->door[i].port;
+    if (!good)
+        snprintf(why, room, "the peer's handle is broken");
+    return good;
+}
+
+/* ---- the engine of a link ----------------------------------------------------------------------------------------- */
+
+static void lose(struct link *l, const char *why)
+{
+    l->is = LINK_LOST;
+    snprintf(l->why, sizeof l->why, "%s", why);
+    if (l->meeting.fd >= 0)
+        close(l->meeting.fd);
+    l->meeting.fd = -1;
+}
+
+static void code_of(const uint8_t *secret, const char *who, const uint8_t *challenge, const struct offer *offer,
+                    const uint8_t *other, uint8_t code[OPTCC_HMAC])
+{
+    struct {
+        char who[16];
+        uint8_t challenge[NONCE], other[NONCE];
+        struct offer offer;
+    } said;
+    memset(&said, 0, sizeof said);
+    strncpy(said.who, who, sizeof said.who - 1);
+    memcpy(said.challenge, challenge, NONCE);
+    if (other)
+        memcpy(said.other, other, NONCE);
+    said.offer = *offer;
+    memset(said.offer.code, 0, sizeof said.offer.code);
+    optcc_hmac(secret, SECRET, &said, sizeof said, code);
+}
+
+/* Rank and secret are known: our end of the wires, and what the other one must know of it. */
+static int open_wires(struct link *l, const uint8_t *secret, const uint8_t *first, const uint8_t *second,
+                      struct offer *told)
+{
+    const struct process *p = l->process;
+    struct {
+        char who[16];
+        uint8_t first[NONCE], second[NONCE];
+    } said = {.who = "wires"};
+    struct optcc_tcp_config config = {.rank = l->rank, .ranks = 2, .nics = p->nics,
+                                      .segment_bytes = p->settings.segment_bytes};
+    memcpy(said.first, first, NONCE);
+    memcpy(said.second, second, NONCE);
+    optcc_hmac(secret, SECRET, &said, sizeof said, config.secret);
+    for (uint32_t i = 0; i < p->nics; i++)
+        config.address[i] = p->nic[i].address;
+    if (l->tcp) /* of an attempt before */
+        optcc_tcp_close(l->tcp);
+    l->tcp = NULL;
+    if (optcc_tcp_open(&config, &l->tcp) != OPTCC_OK) {
+        lose(l, "cannot listen on the addresses of the NICs");
+        return 0;
+    }
+    *told = (struct offer){.magic = MEETING_MAGIC, .version = LINK_VERSION, .nics = (uint8_t)p->nics,
+                           .all_lanes = (uint8_t)p->settings.all_lanes, .process = p->id,
+                           .segment_bytes = p->settings.segment_bytes, .handle_bytes = OPTCC_TCP_MAX_HANDLE};
+    memcpy(told->nonce, l->rank ? second : first, NONCE);
+    for (uint32_t i = 0; i < p->nics; i++)
+        told->family[i] = (uint8_t)p->nic[i].address.family;
+    if (optcc_tcp_handle(l->tcp, told->handle, &told->handle_bytes) != OPTCC_OK) {
+        lose(l, "too many NICs for a handle");
+        return 0;
+    }
+    return 1;
+}
+
+/* The lanes, the same at both ends: NIC i with NIC i, those of the shorter side again and again, or all with all. Only
+ * addresses of the same family reach each other. */
+static uint32_t lanes_of(const struct link *l, const struct offer *first, const struct offer *second,
+                         struct optcc_wire *lanes)
+{
+    const uint32_t longer = first->nics > second->nics ? first->nics : second->nics;
+    const uint32_t turns = first->all_lanes ? second->nics : 1;
+    uint32_t count = 0;
+    for (uint32_t turn = 0; turn < turns; turn++)
+        for (uint32_t i = 0; i < (first->all_lanes ? first->nics : longer) && count < OPTCC_MAX_LANES; i++) {
+            const uint32_t a = i % first->nics, b = (i + turn) % second->nics;
+            if (first->family[a] != second->family[b])
+                continue;
+            lanes[count] = (struct optcc_wire){.peer = 1 - l->rank, .nic = l->rank ? b : a, .far_nic = l->rank ? a : b,
+                                               .lane = count};
+            count++;
+        }
+    return count;
+}
+
+static int open_engine(struct link *l, const struct offer *first, const struct offer *second)
+{
+    const struct settings *s = &l->process->settings;
+    const struct offer *far = l->rank ? first : second;
+    struct optcc_wire lanes[OPTCC_MAX_LANES];
+    const uint32_t count = lanes_of(l, first, second, lanes);
+    if (!count) {
+        lose(l, "no NIC here has an address of the same family (IPv4, IPv6) as one there: see NCCL_SOCKET_FAMILY");
+        return 0;
+    }
+    const struct optcc_config config = {
+        .segment_bytes = s->segment_bytes, .window_bytes = s->window_bytes, .job = far->process ^ l->process->id,
+        .suspect_ns = s->suspect_ns, .grace_ns = s->suspect_ns / 2, .knock_ns = s->suspect_ns, .return_ns = s->return_ns};
+    const struct optcc_messages_config messages = {.peer = 1 - l->rank, .streams = MOST_STREAMS,
+                                                   .segment_bytes = s->segment_bytes,
+                                                   .most_bytes = (uint64_t)MOST_SEGMENTS * s->segment_bytes};
+    if (optcc_tcp_join(l->tcp, 1 - l->rank, far->handle, far->handle_bytes, lanes, count) != OPTCC_OK ||
+        optcc_tcp_engine(l->tcp, &config, &l->engine) != OPTCC_OK ||
+        optcc_messages_open(&messages, &l->messages) != OPTCC_OK ||
+        optcc_begin_messages(l->engine, l->messages) != OPTCC_OK) {
+        lose(l, "the two ends do not fit, or there is no memory");
+        return 0;
+    }
+    l->wires = count;
+    l->far_process = far->process;
+    l->is = LINK_OPEN;
+    return 1;
+}
+
+/* ---- meeting ------------------------------------------------------------------------------------------------------ */
+
+enum progress { WAITS, DONE, FAILS };
+
+static enum progress move(struct meeting *m, void *bytes, uint64_t length, int sends)
+{
+    while (m->done < length) {
+        unsigned char *const at = (unsigned char *)bytes + m->done;
+        const ssize_t moved = sends ? send(m->fd, at, length - m->done, MSG_NOSIGNAL)
+                                    : recv(m->fd, at, length - m->done, 0);
+        if (moved > 0)
+            m->done += (uint64_t)moved;
+        else if (moved == 0 || (errno != EAGAIN && errno != EINTR))
+            return FAILS;
+        else if (errno == EAGAIN)
+            return WAITS;
+    }
+    m->done = 0;
+    return DONE;
+}
+
+static void call(struct link *l)
+{
+    struct meeting *m = &l->meeting;
+    struct sockaddr_storage there;
+    const uint32_t family = l->far.door[m->door].family;
+    /* A link-local address is one of an interface; that of our NIC of the same number is as good a guess as any. */
+    const uint32_t scope = l->process->nic[m->door % l->process->nics].address.scope;
+    const socklen_t length = as_socket(family, scope, l->far.door[m->door].port, l->far.door[m->door].bytes, &there);
+    m->done = 0;
+    m->stage = CONNECTING;
+    m->since_ns = clock_ns();
+    m->fd = new_socket(family);
+    if (m->fd >= 0 && connect(m->fd, (struct sockaddr *)&there, length) && errno != EINPROGRESS) {
+        close(m->fd);
+        m->fd = -1;
+    }
+}
+
+static void next_door(struct link *l, uint64_t now_ns)
+{
+    struct meeting *m = &l->meeting;
+    if (m->fd >= 0)
+        close(m->fd);
+    m->fd = -1;
+    m->door = (m->door + 1) % l->far.doors;
+    m->again_ns = now_ns + (m->door ? 0 : PAUSE_NS);
+}
+
+static int good_offer(const struct link *l, const struct offer *o)
+{
+    return o->magic == MEETING_MAGIC && o->version == LINK_VERSION && o->nics && o->nics <= OPTCC_MAX_NICS &&
+           o->handle_bytes <= OPTCC_TCP_MAX_HANDLE && o->segment_bytes == l->process->settings.segment_bytes;
+}
+
+/* Who comes. */
+static enum progress visit(struct link *l)
+{
+    struct meeting *m = &l->meeting;
+    enum progress done;
+    uint8_t code[OPTCC_HMAC];
+    if (m->stage == CONNECTING || m->stage == AWAITS_CHALLENGE) {
+        if ((done = move(m, &m->challenge, sizeof m->challenge, 0)) != DONE)
+            return done == FAILS && m->stage == CONNECTING && errno == ENOTCONN ? WAITS : done;
+        if (m->challenge.magic != MEETING_MAGIC || m->challenge.version != LINK_VERSION)
+            return FAILS;
+        uint8_t nonce[NONCE];
+        if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce)
+            return FAILS;
+        if (!open_wires(l, l->far.secret, nonce, m->challenge.nonce, &m->offer))
+            return WAITS; /* lost */
+        code_of(l->far.secret, "offer", m->challenge.nonce, &m->offer, NULL, m->offer.code);
+        m->stage = SENDS_OFFER;
+    }
+    if (m->stage == SENDS_OFFER) {
+        if ((done = move(m, &m->offer, sizeof m->offer, 1)) != DONE)
+            return done;
+        m->stage = AWAITS_ANSWER;
+    }
+    if ((done = move(m, &m->answer, sizeof m->answer, 0)) != DONE)
+        return done;
+    code_of(l->far.secret, "answer", m->challenge.nonce, &m->answer, m->offer.nonce, code);
+    if (!optcc_same_secret(code, m->answer.code, OPTCC_HMAC))
+        return FAILS;
+    if (!good_offer(l, &m->answer)) {
+        lose(l, "the peer has another OPTCC_SEGMENT_BYTES: set the same everywhere");
+        return WAITS;
+    }
+    open_engine(l, &m->offer, &m->answer);
+    return DONE;
+}
+
+/* Who has the door. */
+static enum progress host(struct link *l)
+{
+    struct meeting *m = &l->meeting;
+    const uint8_t *const secret = l->process->secret;
+    enum progress done;
+    uint8_t code[OPTCC_HMAC];
+    if (m->stage == SENDS_CHALLENGE) {
+        if ((done = move(m, &m->challenge, sizeof m->challenge, 1)) != DONE)
+            return done;
+        m->stage = AWAITS_OFFER;
+    }
+    if (m->stage == AWAITS_OFFER) {
+        if ((done = move(m, &m->offer, sizeof m->offer, 0)) != DONE)
+            return done;
+        code_of(secret, "offer", m->challenge.nonce, &m->offer, NULL, code);
+        if (!optcc_same_secret(code, m->offer.code, OPTCC_HMAC))
+            return FAILS;
+        if (!open_wires(l, secret, m->offer.nonce, m->challenge.nonce, &m->answer))
+            return FAILS;
+        code_of(secret, "answer", m->challenge.nonce, &m->answer, m->offer.nonce, m->answer.code);
+        m->stage = SENDS_ANSWER;
+    }
+    if ((done = move(m, &m->answer, sizeof m->answer, 1)) != DONE)
+        return done;
+    if (!good_offer(l, &m->offer))
+        return FAILS;
+    open_engine(l, &m->offer, &m->answer);
+    return DONE;
+}
+
+static uint64_t meet(struct link *l, int *moved)
+{
+    struct meeting *m = &l->meeting;
+    const uint64_t now_ns = clock_ns();
+    if (l->rank) {
+        if (host(l) == FAILS || (l->is == LINK_MEETS && now_ns - l->since_ns > GUEST_NS))
+            lose(l, "who came to our door is not one of us, or went away");
+    } else {
+        if (now_ns - l->since_ns > l->process->settings.connect_ns) {
+            lose(l, "the peer answers at none of its addresses: is a firewall between the two? (OPTCC_CONNECT_S)");
+            return now_ns;
+        }
+        if (m->fd < 0 && now_ns >= m->again_ns)
+            call(l);
+        if (m->fd >= 0 && (visit(l) == FAILS || (l->is == LINK_MEETS && now_ns > m->since_ns + TRY_NS)))
+            next_door(l, now_ns);
+    }
+    if (l->is != LINK_MEETS && m->fd >= 0) {
+        close(m->fd);
+        m->fd = -1;
+    }
+    *moved |= l->is != LINK_MEETS;
+    return now_ns + MILLISECOND_NS;
+}
+
+/* ---- making one --------------------------------------------------------------------------------------------------- */
+
+static struct link *new_link(const struct process *process, uint32_t rank)
+{
+    struct link *l = calloc(1, sizeof *l);
+    if (!l)
+        return NULL;
+    l->process = process;
+    l->rank = rank;
+    l->since_ns = clock_ns();
+    l->meeting.fd = -1;
+    return l;
+}
+
+struct link *link_to(struct process *process, const struct handle *handle)
+{
+    struct link *l = new_link(process, 0);
+    if (l) {
+        l->far = *handle;
+        l->far_process = handle->process;
+    }
+    return l;
+}
+
+struct link *link_at_door(struct process *process, uint32_t door)
+{
+    const int fd = accept4(process->door[door], NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0)
+        return NULL;
+    struct link *l = new_link(process, 1);
+    if (!l) {
+        close(fd);
+        return NULL;
+    }
+    l->meeting.fd = fd;
+    l->meeting.stage = SENDS_CHALLENGE;
+    l->meeting.challenge = (struct challenge){.magic = MEETING_MAGIC, .version = LINK_VERSION};
+    if (getrandom(l->meeting.challenge.nonce, NONCE, 0) != NONCE)
+        lose(l, "no random numbers");
+    return l;
+}
+
+void link_close(struct link *l)
+{
+    if (!l)
+        return;
+    if (l->meeting.fd >= 0)
+        close(l->meeting.fd);
+    optcc_close(l->engine);
+    optcc_messages_close(l->messages);
+    optcc_tcp_close(l->tcp);
+    free(l);
+}
+
+/* ---- running it --------------------------------------------------------------------------------------------------- */
+
+uint64_t link_progress(struct link *l, int *moved)
+{
+    struct optcc_counters c;
+    uint32_t lost;
+    if (l->is == LINK_MEETS)
+        return meet(l, moved);
+    if (!l->engine)
+        return UINT64_MAX;
+    const uint64_t again_ns = optcc_progress(l->engine);
+    optcc_count(l->engine, &c);
+    *moved |= c.sent_bytes != l->counted.sent_bytes || c.landed_segments != l->counted.landed_segments ||
+              c.duplicates != l->counted.duplicates;
+    l->counted = c;
+    if (l->is == LINK_OPEN && optcc_test(l->engine, &lost) == OPTCC_LOST)
+        lose(l, "the peer does not answer by any NIC, or has given us up (OPTCC_RETURN_S)");
+    return again_ns;
+}
+
+enum link_is link_state(const struct link *l) { return l->is; }
+const char *link_why(const struct link *l) { return l->why; }
+uint64_t link_process(const struct link *l) { return l->far_process; }
+int link_is_ours(const struct link *l) { return l->rank == 0; }
+struct optcc_messages *link_messages(const struct link *l) { return l->messages; }
+struct optcc_engine *link_engine(const struct link *l) { return l->engine; }
+int link_fd(const struct link *l) { return l->is != LINK_MEETS && l->tcp ? optcc_tcp_fd(l->tcp) : -1; }
+int link_sent(const struct link *l) { return !l->tcp || optcc_tcp_sent(l->tcp) == OPTCC_OK; }
+uint64_t link_since_ns(const struct link *l) { return l->since_ns; }
+
+int link_news(struct link *l, char *words, size_t room, int *lost)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < l->wires; i++) {
+        struct optcc_wire_state state;
+        optcc_wire_look(l->engine, i, &state);
+        l->down[i] = state.state == OPTCC_DOWN || state.state == OPTCC_FENCING;
+        alive += !l->down[i];
+    }
+    for (uint32_t i = 0; i < l->wires; i++) {
+        struct optcc_wire ends;
+        if (l->down[i] == l->was_down[i] || optcc_tcp_wire(l->tcp, i, &ends) != OPTCC_OK)
+            continue;
+        l->was_down[i] = l->down[i];
+        *lost = l->down[i];
+        snprintf(words, room, "wire %s - NIC %u of process %016llx is %s; %u of %u carry on", l->process->nic[ends.nic].name,
+                 ends.far_nic, (unsigned long long)l->far_process, l->down[i] ? "lost" : "back", alive, l->wires);
+        return 1;
+    }
+    return 0;
+}
+
+void link_tell(const struct link *l, char *words, size_t room)
+{
+    size_t at = 0;
+    if (!l->engine) {
+        snprintf(words, room, "link to process %016llx: nothing carried", (unsigned long long)l->far_process);
+        return;
+    }
+    at += (size_t)snprintf(words, room, "link %s process %016llx: %llu bytes sent, %llu segments sent again, MB by wire:",
+                           l->rank ? "from" : "to", (unsigned long long)l->far_process,
+                           (unsigned long long)l->counted.sent_bytes, (unsigned long long)l->counted.resent_segments);
+    for (uint32_t i = 0; i < l->wires && at < room; i++) {
+        struct optcc_wire_state state;
+        struct optcc_wire ends;
+        optcc_wire_look(l->engine, i, &state);
+        if (optcc_tcp_wire(l->tcp, i, &ends) == OPTCC_OK)
+            at += (size_t)snprintf(words + at, room - at, " %s %.1f", l->process->nic[ends.nic].name,
+                                   (double)state.acked_bytes / 1e6);
+    }
+}

@@ -1,0 +1,736 @@
+/* Connections and requests, as NCCL sees them, and the thread that moves everything.
+ *
+ * A connection is a stream of the link between two processes. NCCL's threads leave requests in its ring and ring a bell;
+ * the thread takes them, runs all engines, and marks what is done; NCCL's threads see the mark. A ring has one writer,
+ * NCCL's thread of that connection, and one reader, ours; so neither takes a lock. What is rare (listen, connect, accept,
+ * close) takes the lock that our thread holds while it works, and lets go after each round.
+ *
+ * Bounded: requests of a connection (NCCL_MAX_REQUESTS), streams of a link, strangers at our doors.
+ *
+ * NCCL unloads a plugin with its last communicator: the library is linked to stay (-z nodelete), and `net_finalize` ends
+ * the thread. NCCL older than 2.28 does not call that: then it ends with the process. Before the thread ends, what the
+ * other side must still hear (the last acknowledgements, that streams are closed) has a moment to get there.
+ */
+#define _GNU_SOURCE
+#include "net.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+enum {
+    STRANGERS = 128,     /* at our doors at a time */
+    MOST_LINKS = 4096,
+    WAKES = 64,
+    MOST_CONNECTIONS = 65536
+};
+static const uint64_t ROUND_NS = 100000000;         /* between looks at what is rare */
+static const uint64_t LINGER_NS = UINT64_C(2000000000); /* for the last words */
+static const uint64_t UNUSED_NS = UINT64_C(20000000000); /* a link that nobody uses is closed after so long */
+
+enum request_is { FREE, POSTED, TAKEN, DONE, FAILED };
+
+struct request {
+    _Atomic uint32_t is;
+    int size;             /* bytes, when it is DONE */
+    nccl_result_t result; /* when it has FAILED */
+    void *data;
+    uint64_t bytes, number;
+};
+
+struct route { /* a link, and who uses it */
+    struct route *next;
+    struct link *link;
+    uint32_t connections;
+    uint64_t again_ns, used_ns;
+    int watched, told;
+};
+
+struct connection {
+    struct connection *next;
+    struct route *route;
+    uint32_t stream;
+    int receiving;
+    _Atomic uint64_t posted;
+    uint64_t taken, oldest; /* of requests; the oldest that may not be done */
+    struct request request[NCCL_MAX_REQUESTS];
+};
+
+struct listener {
+    uint64_t port;
+};
+
+static struct {
+    pthread_mutex_t lock;
+    _Atomic uint32_t waiting; /* threads that want the lock */
+    nccl_logger_t log;
+    uint32_t users;           /* communicators */
+    pid_t pid;                /* a process that forked has no thread of ours */
+    int running;
+    pthread_t thread;
+    _Atomic int stops;
+    _Atomic uint64_t bell;    /* counts requests */
+    _Atomic int sleeps;
+    int epoll, waker;
+    struct process process;
+    struct route *routes;
+    struct connection *connections;
+    uint64_t ports;
+} plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoll = -1, .waker = -1};
+
+#define TELL(level, subsystems, ...)                                                                                   \
+    do {                                                                                                               \
+        if (plugin.log)                                                                                                \
+            plugin.log(level, subsystems, __func__, __LINE__, __VA_ARGS__);                                            \
+    } while (0)
+#define WARN(...) TELL(NCCL_WARNING, NCCL_OF_ALL, "NET/optcc: " __VA_ARGS__)
+#define INFO(...) TELL(NCCL_TOLD, NCCL_OF_INIT | NCCL_OF_NET, "NET/optcc: " __VA_ARGS__)
+
+static void wake(void)
+{
+    const uint64_t once = 1;
+    if (write(plugin.waker, &once, sizeof once) < 0 && errno != EAGAIN)
+        WARN("cannot wake the thread: %s", strerror(errno));
+}
+
+/* Our thread lets whoever waits go first. */
+static void lock(void)
+{
+    atomic_fetch_add(&plugin.waiting, 1);
+    pthread_mutex_lock(&plugin.lock);
+    atomic_fetch_sub(&plugin.waiting, 1);
+}
+
+static void unlock(void)
+{
+    pthread_mutex_unlock(&plugin.lock);
+    if (atomic_load(&plugin.sleeps))
+        wake();
+}
+
+/* ---- what users set ----------------------------------------------------------------------------------------------- */
+
+static int number(const char *name, uint64_t low, uint64_t high, uint64_t *value)
+{
+    const char *text = getenv(name);
+    char *end;
+    if (!text || !*text)
+        return 1;
+    errno = 0;
+    const unsigned long long told = strtoull(text, &end, 10);
+    if (errno || *end || *text == '-' || told < low || told > high) {
+        WARN("%s=%s: expected a whole number from %llu to %llu", name, text, (unsigned long long)low,
+             (unsigned long long)high);
+        return 0;
+    }
+    *value = told;
+    return 1;
+}
+
+static int read_settings(struct settings *s)
+{
+    uint64_t devices = 1, segment = 128 << 10, window = 512 << 10, suspect_ms = 200, return_s = 120, connect_s = 60;
+    uint64_t spin_us = 20;
+    const char *lanes = getenv("OPTCC_LANES");
+    if (!number("OPTCC_DEVICES", 1, OPTCC_MAX_NICS, &devices) ||
+        !number("OPTCC_SEGMENT_BYTES", 4096, OPTCC_MAX_SEGMENT / 4, &segment) ||
+        !number("OPTCC_WINDOW_BYTES", 4096, UINT64_C(1) << 30, &window) ||
+        !number("OPTCC_SUSPECT_MS", 10, 60000, &suspect_ms) || !number("OPTCC_RETURN_S", 1, 86400, &return_s) ||
+        !number("OPTCC_CONNECT_S", 1, 86400, &connect_s) || !number("OPTCC_SPIN_US", 0, 1000000, &spin_us))
+        return 0;
+    if (segment % 4096) {
+        WARN("OPTCC_SEGMENT_BYTES=%llu: expected a multiple of 4096", (unsigned long long)segment);
+        return 0;
+    }
+    if (lanes && strcmp(lanes, "rails") && strcmp(lanes, "all")) {
+        WARN("OPTCC_LANES=%s: expected rails (NIC i to NIC i) or all (from every NIC to every NIC)", lanes);
+        return 0;
+    }
+    *s = (struct settings){.devices = (uint32_t)devices, .segment_bytes = (uint32_t)segment,
+                           .window_bytes = (uint32_t)window, .all_lanes = lanes && !strcmp(lanes, "all"),
+                           .suspect_ns = suspect_ms * MILLISECOND_NS, .return_ns = return_s * SECOND_NS,
+                           .connect_ns = connect_s * SECOND_NS, .spin_ns = spin_us * 1000};
+    return 1;
+}
+
+/* ---- the thread --------------------------------------------------------------------------------------------------- */
+
+static void finish(struct request *r, nccl_result_t result, uint64_t bytes)
+{
+    r->result = result;
+    r->size = (int)bytes;
+    atomic_store_explicit(&r->is, result == NCCL_SUCCESS ? DONE : FAILED, memory_order_release);
+}
+
+/* Requests that NCCL has left, into the stream. */
+static int take_requests(struct connection *c)
+{
+    struct optcc_messages *messages = link_messages(c->route->link);
+    const uint64_t posted = atomic_load_explicit(&c->posted, memory_order_acquire);
+    const uint64_t before = c->taken;
+    for (; c->taken < posted; c->taken++) {
+        struct request *r = &c->request[c->taken % NCCL_MAX_REQUESTS];
+        const int result = c->receiving ? optcc_receive(messages, c->stream, r->data, r->bytes, &r->number)
+                                        : optcc_send(messages, c->stream, r->data, r->bytes, &r->number);
+        if (result == OPTCC_AGAIN)
+            break;
+        if (result == OPTCC_OK)
+            atomic_store_explicit(&r->is, TAKEN, memory_order_relaxed);
+        else
+            finish(r, NCCL_INTERNAL_ERROR, 0);
+    }
+    return c->taken > before;
+}
+
+static int end_requests(struct connection *c, int lost)
+{
+    struct optcc_messages *messages = link_messages(c->route->link);
+    const uint64_t end = lost ? atomic_load_explicit(&c->posted, memory_order_acquire) : c->taken;
+    int moved = 0;
+    for (uint64_t n = c->oldest; n < end; n++) {
+        struct request *r = &c->request[n % NCCL_MAX_REQUESTS];
+        const uint32_t is = atomic_load_explicit(&r->is, memory_order_relaxed);
+        uint64_t bytes = r->bytes;
+        if (is == TAKEN || (lost && is == POSTED)) {
+            const int result = lost           ? OPTCC_LOST
+                               : c->receiving ? optcc_received(messages, c->stream, r->number, &bytes)
+                                              : optcc_sent(messages, c->stream, r->number);
+            if (result == OPTCC_AGAIN)
+                continue;
+            if (result == OPTCC_BAD)
+                WARN("a message of %llu bytes is longer than the buffer of its receiver",
+                     (unsigned long long)r->bytes);
+            finish(r, result == OPTCC_OK ? NCCL_SUCCESS : result == OPTCC_BAD ? NCCL_INVALID_USAGE : NCCL_REMOTE_ERROR,
+                   bytes);
+            moved = 1;
+        }
+        if (n == c->oldest)
+            c->oldest++;
+    }
+    if (lost)
+        c->taken = end;
+    return moved;
+}
+
+static void watch(int fd)
+{
+    struct epoll_event event = {.events = EPOLLIN};
+    if (epoll_ctl(plugin.epoll, EPOLL_CTL_ADD, fd, &event) && errno != EEXIST)
+        WARN("cannot watch a link: %s", strerror(errno));
+}
+
+static struct route *add_route(struct link *link)
+{
+    struct route *route = link ? calloc(1, sizeof *route) : NULL;
+    if (!route) {
+        link_close(link);
+        return NULL;
+    }
+    route->link = link;
+    route->used_ns = clock_ns();
+    route->next = plugin.routes;
+    plugin.routes = route;
+    return route;
+}
+
+static int answer_doors(void)
+{
+    uint32_t strangers = 0, links = 0;
+    int moved = 0;
+    for (const struct route *r = plugin.routes; r; r = r->next) {
+        strangers += link_state(r->link) == LINK_MEETS && !link_is_ours(r->link);
+        links++;
+    }
+    for (uint32_t door = 0; door < plugin.process.doors; door++)
+        while (strangers < STRANGERS && links < MOST_LINKS && add_route(link_at_door(&plugin.process, door))) {
+            strangers++;
+            links++;
+            moved = 1;
+        }
+    return moved;
+}
+
+/* What need not be seen at once: NICs lost and back; links that are over, or that nobody uses. */
+static void look_around(uint64_t now_ns)
+{
+    struct route **at = &plugin.routes;
+    while (*at) {
+        struct route *r = *at;
+        char words[512];
+        int lost;
+        while (link_state(r->link) == LINK_OPEN && link_news(r->link, words, sizeof words, &lost)) {
+            if (lost)
+                WARN("%s", words);
+            else
+                INFO("%s", words);
+        }
+        const int over = link_state(r->link) == LINK_LOST;
+        if (over && !r->told) {
+            r->told = 1;
+            if (r->connections || link_is_ours(r->link))
+                WARN("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
+            r->used_ns = now_ns;
+        }
+        const int used = r->connections || (link_state(r->link) == LINK_OPEN && optcc_streams(link_messages(r->link))) ||
+                         link_state(r->link) == LINK_MEETS;
+        if (used)
+            r->used_ns = now_ns;
+        /* Who has made a link closes it; the other hears of it by silence. One that was lost is remembered for a while,
+         * so that all who want it are told why. */
+        const uint64_t patience_ns = over && !link_is_ours(r->link) ? 0 : UNUSED_NS;
+        if (!used && (over || link_is_ours(r->link)) && now_ns - r->used_ns >= patience_ns) {
+            *at = r->next;
+            if (!over) {
+                link_tell(r->link, words, sizeof words);
+                INFO("%s", words);
+            }
+            link_close(r->link);
+            free(r);
+        } else {
+            at = &r->next;
+        }
+    }
+}
+
+static void sleep_until(uint64_t until_ns, uint64_t bell)
+{
+    struct epoll_event events[WAKES];
+    uint64_t rung;
+    atomic_store(&plugin.sleeps, 1);
+    const uint64_t now_ns = clock_ns();
+    if (atomic_load(&plugin.bell) == bell && !atomic_load(&plugin.waiting) && !atomic_load(&plugin.stops) &&
+        until_ns > now_ns)
+        (void)epoll_wait(plugin.epoll, events, WAKES, (int)((until_ns - now_ns) / MILLISECOND_NS) + 1);
+    atomic_store(&plugin.sleeps, 0);
+    while (read(plugin.waker, &rung, sizeof rung) > 0)
+        ;
+}
+
+static void *run(void *unused)
+{
+    uint64_t moved_ns = clock_ns(), round_ns = 0;
+    (void)unused;
+    while (!atomic_load(&plugin.stops)) {
+        while (atomic_load(&plugin.waiting))
+            sched_yield();
+        const uint64_t bell = atomic_load(&plugin.bell), now_ns = clock_ns();
+        uint64_t again_ns = now_ns + ROUND_NS;
+        pthread_mutex_lock(&plugin.lock);
+        int moved = answer_doors();
+        for (struct connection *c = plugin.connections; c; c = c->next)
+            if (link_state(c->route->link) == LINK_OPEN)
+                moved |= take_requests(c);
+        for (struct route *r = plugin.routes; r; r = r->next) {
+            r->again_ns = link_progress(r->link, &moved);
+            if (r->again_ns < again_ns)
+                again_ns = r->again_ns;
+            if (!r->watched && link_fd(r->link) >= 0) {
+                watch(link_fd(r->link));
+                r->watched = 1;
+            }
+        }
+        for (struct connection *c = plugin.connections; c; c = c->next)
+            if (c->oldest < c->taken || link_state(c->route->link) == LINK_LOST)
+                moved |= end_requests(c, link_state(c->route->link) == LINK_LOST);
+        if (now_ns >= round_ns) {
+            look_around(now_ns);
+            round_ns = now_ns + ROUND_NS;
+        }
+        pthread_mutex_unlock(&plugin.lock);
+        if (moved)
+            moved_ns = now_ns;
+        else if (now_ns - moved_ns >= plugin.process.settings.spin_ns)
+            sleep_until(again_ns, bell);
+    }
+    return NULL;
+}
+
+/* ---- beginning and end -------------------------------------------------------------------------------------------- */
+
+static void tell_nics(const struct process *p)
+{
+    char line[2048];
+    size_t at = 0;
+    for (uint32_t i = 0; i < p->nics && at < sizeof line; i++)
+        at += (size_t)snprintf(line + at, sizeof line - at, " [%u]%s %u Mb/s", i, p->nic[i].name, p->nic[i].speed_mbps);
+    INFO("using%s; every message may go by each of them", line);
+}
+
+/* Called with the lock. */
+static nccl_result_t start(void)
+{
+    struct process *p = &plugin.process;
+    char why[1200] = "";
+    sigset_t all, before;
+    memset(p, 0, sizeof *p);
+    if (!read_settings(&p->settings))
+        return NCCL_INVALID_USAGE;
+    if (!(p->nics = nics_find(p->nic, why, sizeof why)) || doors_open(p, why, sizeof why)) {
+        WARN("%s", why);
+        return NCCL_SYSTEM_ERROR;
+    }
+    plugin.epoll = epoll_create1(EPOLL_CLOEXEC);
+    plugin.waker = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    atomic_store(&plugin.stops, 0);
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    const int failed = plugin.epoll < 0 || plugin.waker < 0 || pthread_create(&plugin.thread, NULL, run, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        WARN("cannot start its thread: %s", strerror(errno));
+        doors_close(p);
+        return NCCL_SYSTEM_ERROR;
+    }
+    pthread_setname_np(plugin.thread, "optcc-net");
+    for (uint32_t i = 0; i < p->doors; i++)
+        watch(p->door[i]);
+    watch(plugin.waker);
+    plugin.pid = getpid();
+    plugin.running = 1;
+    tell_nics(p);
+    return NCCL_SUCCESS;
+}
+
+/* Whether somebody waits for a last word of ours. */
+static int has_last_words(void)
+{
+    int words = 0;
+    for (const struct route *r = plugin.routes; r; r = r->next)
+        words |= link_state(r->link) == LINK_OPEN &&
+                 (optcc_streams(link_messages(r->link)) > r->connections || !link_sent(r->link));
+    return words;
+}
+
+/* Called with the lock, which it gives up in between. */
+static void stop(void)
+{
+    const uint64_t begun_ns = clock_ns();
+    char words[512];
+    while (has_last_words() && clock_ns() - begun_ns < LINGER_NS) {
+        unlock();
+        usleep(200);
+        lock();
+    }
+    atomic_store(&plugin.stops, 1);
+    unlock();
+    wake();
+    pthread_join(plugin.thread, NULL);
+    lock();
+    for (struct connection *c = plugin.connections; c; c = c->next)
+        c->route = NULL; /* closed by its owner, later */
+    plugin.connections = NULL;
+    while (plugin.routes) {
+        struct route *r = plugin.routes;
+        plugin.routes = r->next;
+        link_tell(r->link, words, sizeof words);
+        INFO("%s", words);
+        link_close(r->link);
+        free(r);
+    }
+    doors_close(&plugin.process);
+    close(plugin.epoll);
+    close(plugin.waker);
+    plugin.epoll = plugin.waker = -1;
+    plugin.running = 0;
+}
+
+/* At the end of the process NCCL's logger may be gone. */
+__attribute__((destructor)) static void end(void)
+{
+    if (!plugin.running || plugin.pid != getpid())
+        return;
+    plugin.log = NULL;
+    lock();
+    stop();
+    unlock();
+}
+
+nccl_result_t net_init(nccl_logger_t log)
+{
+    if (plugin.pid && plugin.pid != getpid()) { /* forked: all this is the parent's */
+        memset(&plugin, 0, sizeof plugin);
+        pthread_mutex_init(&plugin.lock, NULL);
+        plugin.epoll = plugin.waker = -1;
+    }
+    lock();
+    plugin.log = log;
+    const nccl_result_t result = plugin.running ? NCCL_SUCCESS : start();
+    plugin.users += result == NCCL_SUCCESS;
+    pthread_mutex_unlock(&plugin.lock);
+    return result;
+}
+
+nccl_result_t net_finalize(void)
+{
+    lock();
+    if (plugin.users && --plugin.users == 0 && plugin.running)
+        stop();
+    pthread_mutex_unlock(&plugin.lock);
+    return NCCL_SUCCESS;
+}
+
+nccl_result_t net_devices(int *count)
+{
+    *count = (int)plugin.process.settings.devices;
+    return NCCL_SUCCESS;
+}
+
+/* Every device is all NICs; so NCCL may spread over devices as it likes. */
+nccl_result_t net_properties(int device, struct nccl_properties_v12 *properties)
+{
+    static char names[OPTCC_MAX_NICS][16];
+    struct process *p = &plugin.process;
+    const uint32_t devices = p->settings.devices;
+    uint64_t speed = 0;
+    if (device < 0 || (uint32_t)device >= devices)
+        return NCCL_INVALID_ARGUMENT;
+    for (uint32_t i = 0; i < p->nics; i++)
+        speed += p->nic[i].speed_mbps;
+    snprintf(names[device], sizeof names[device], "optcc%d", device);
+    const size_t most = (size_t)MOST_SEGMENTS * p->settings.segment_bytes;
+    /* NCCL puts a device beside the GPUs of its PCI path: of use only where each stands for a NIC. */
+    char *const path = devices == p->nics && p->nic[device].pci_path[0] ? p->nic[device].pci_path : NULL;
+    *properties = (struct nccl_properties_v12){
+        .name = names[device], .pci_path = path, .guid = (uint64_t)device, .pointers = NCCL_PTR_HOST,
+        .speed_mbps = (int)(speed / devices > INT_MAX ? INT_MAX : speed / devices),
+        .most_connections = MOST_CONNECTIONS, .most_grouped_receives = 1,
+        .merged = {.count = 1, .devices = {device}}, .most_p2p_bytes = most, .most_collective_bytes = most,
+        .most_requests_at_once = 1, .rail = NCCL_UNDEFINED_ID, .plane = NCCL_UNDEFINED_ID};
+    return NCCL_SUCCESS;
+}
+
+/* ---- connections -------------------------------------------------------------------------------------------------- */
+
+nccl_result_t net_listen(int device, void *handle, void **listener)
+{
+    struct handle told;
+    *listener = NULL;
+    if (device < 0 || (uint32_t)device >= plugin.process.settings.devices)
+        return NCCL_INVALID_ARGUMENT;
+    struct listener *l = calloc(1, sizeof *l);
+    if (!l)
+        return NCCL_SYSTEM_ERROR;
+    lock();
+    l->port = ++plugin.ports;
+    handle_write(&plugin.process, l->port, &told);
+    unlock();
+    memset(handle, 0, NCCL_HANDLE_BYTES);
+    memcpy(handle, &told, sizeof told);
+    *listener = l;
+    return NCCL_SUCCESS;
+}
+
+static struct connection *add_connection(struct route *route, uint32_t stream, int receiving)
+{
+    struct connection *c = calloc(1, sizeof *c);
+    if (!c)
+        return NULL;
+    c->route = route;
+    c->stream = stream;
+    c->receiving = receiving;
+    c->next = plugin.connections;
+    plugin.connections = c;
+    route->connections++;
+    return c;
+}
+
+/* Called with the lock. `connection` stays NULL where it must be asked again. */
+static nccl_result_t connect_to(const struct handle *handle, void **connection)
+{
+    struct route *route = plugin.routes;
+    uint32_t stream, links = 0;
+    for (const struct route *r = plugin.routes; r; r = r->next)
+        links++;
+    while (route && (!link_is_ours(route->link) || link_process(route->link) != handle->process))
+        route = route->next;
+    if (!route) {
+        if (links >= MOST_LINKS) {
+            WARN("links to more than %d processes", MOST_LINKS);
+            return NCCL_SYSTEM_ERROR;
+        }
+        return add_route(link_to(&plugin.process, handle)) ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+    }
+    if (link_state(route->link) == LINK_LOST) {
+        WARN("cannot connect: %s", link_why(route->link));
+        return NCCL_REMOTE_ERROR;
+    }
+    if (link_state(route->link) == LINK_MEETS)
+        return NCCL_SUCCESS;
+    const int result = optcc_stream_open(link_messages(route->link), handle->port, &stream);
+    if (result == OPTCC_AGAIN)
+        return NCCL_SUCCESS;
+    *connection = result == OPTCC_OK ? add_connection(route, stream, 0) : NULL;
+    return *connection ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+}
+
+nccl_result_t net_connect(int device, const void *handle, void **connection)
+{
+    struct handle told;
+    char why[256];
+    *connection = NULL;
+    if (device < 0 || (uint32_t)device >= plugin.process.settings.devices)
+        return NCCL_INVALID_ARGUMENT;
+    if (!handle_read(handle, &told, why, sizeof why)) {
+        WARN("%s", why);
+        return NCCL_INVALID_USAGE;
+    }
+    lock();
+    const nccl_result_t result = connect_to(&told, connection);
+    unlock();
+    return result;
+}
+
+nccl_result_t net_accept(void *listener, void **connection)
+{
+    const struct listener *l = listener;
+    uint32_t stream;
+    nccl_result_t result = NCCL_SUCCESS;
+    *connection = NULL;
+    lock();
+    for (struct route *r = plugin.routes; r; r = r->next)
+        if (!link_is_ours(r->link) && link_state(r->link) == LINK_OPEN &&
+            optcc_stream_take(link_messages(r->link), l->port, &stream) == OPTCC_OK) {
+            *connection = add_connection(r, stream, 1);
+            result = *connection ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
+            break;
+        }
+    unlock();
+    return result;
+}
+
+/* Whoever has come and was not accepted is sent away. */
+nccl_result_t net_close_listen(void *listener)
+{
+    const struct listener *l = listener;
+    uint32_t stream;
+    lock();
+    for (struct route *r = l ? plugin.routes : NULL; r; r = r->next)
+        while (!link_is_ours(r->link) && link_state(r->link) == LINK_OPEN &&
+               optcc_stream_take(link_messages(r->link), l->port, &stream) == OPTCC_OK)
+            optcc_stream_close(link_messages(r->link), 1, stream);
+    unlock();
+    free(listener);
+    return NCCL_SUCCESS;
+}
+
+static nccl_result_t close_connection(struct connection *c)
+{
+    const uint64_t begun_ns = clock_ns();
+    lock();
+    for (struct connection **at = &plugin.connections; *at; at = &(*at)->next)
+        if (*at == c) {
+            *at = c->next;
+            break;
+        }
+    struct route *route = c->route;
+    if (route && link_state(route->link) == LINK_OPEN) {
+        struct optcc_messages *messages = link_messages(route->link);
+        uint64_t lanes = 0;
+        optcc_stream_close(messages, c->receiving, c->stream);
+        /* NCCL frees its buffers after this: a wire that may still read one is waited for, and then cut. */
+        while (!c->receiving && (lanes = optcc_stream_held(messages, c->stream)) &&
+               link_state(route->link) == LINK_OPEN && clock_ns() - begun_ns < LINGER_NS) {
+            unlock();
+            usleep(100);
+            lock();
+        }
+        for (; lanes; lanes &= lanes - 1)
+            optcc_leave(link_engine(route->link), (uint32_t)__builtin_ctzll(lanes));
+    }
+    if (route)
+        route->connections--;
+    unlock();
+    free(c);
+    return NCCL_SUCCESS;
+}
+
+nccl_result_t net_close_send(void *connection) { return connection ? close_connection(connection) : NCCL_SUCCESS; }
+nccl_result_t net_close_receive(void *connection) { return connection ? close_connection(connection) : NCCL_SUCCESS; }
+
+/* ---- memory and requests ------------------------------------------------------------------------------------------ */
+
+nccl_result_t net_register(void *connection, void *data, size_t size, int type, void **region)
+{
+    (void)connection, (void)data, (void)size;
+    if (region)
+        *region = NULL;
+    if (type == NCCL_PTR_HOST)
+        return NCCL_SUCCESS;
+    WARN("memory of kind %d: only host memory is known, and nothing else is promised to NCCL", type);
+    return NCCL_INTERNAL_ERROR;
+}
+
+nccl_result_t net_deregister(void *connection, void *region)
+{
+    (void)connection, (void)region;
+    return NCCL_SUCCESS;
+}
+
+static nccl_result_t post(struct connection *c, void *data, size_t size, void **request)
+{
+    const uint64_t posted = atomic_load_explicit(&c->posted, memory_order_relaxed);
+    struct request *r = &c->request[posted % NCCL_MAX_REQUESTS];
+    *request = NULL; /* which says on entry whether NCCL can do without the completion: it gets it */
+    if (atomic_load_explicit(&r->is, memory_order_acquire) != FREE)
+        return NCCL_SUCCESS;
+    r->data = data;
+    r->bytes = size;
+    atomic_store_explicit(&r->is, POSTED, memory_order_relaxed);
+    atomic_store_explicit(&c->posted, posted + 1, memory_order_release);
+    atomic_fetch_add(&plugin.bell, 1);
+    if (atomic_load(&plugin.sleeps))
+        wake();
+    *request = r;
+    return NCCL_SUCCESS;
+}
+
+static int too_long(size_t size)
+{
+    const size_t most = (size_t)MOST_SEGMENTS * plugin.process.settings.segment_bytes;
+    if (size > most)
+        WARN("a message of %zu bytes: at most %zu, as properties say", size, most);
+    return size > most;
+}
+
+nccl_result_t net_send(void *connection, void *data, size_t size, void **request)
+{
+    return too_long(size) ? NCCL_INVALID_ARGUMENT : post(connection, data, size, request);
+}
+
+nccl_result_t net_receive(void *connection, int n, void **data, const size_t *sizes, void **request)
+{
+    const size_t most = (size_t)MOST_SEGMENTS * plugin.process.settings.segment_bytes;
+    if (n != 1)
+        return NCCL_INVALID_ARGUMENT;
+    /* A buffer may be longer than any message. */
+    return post(connection, data[0], sizes[0] < most ? sizes[0] : most, request);
+}
+
+nccl_result_t net_flush(void **request)
+{
+    *request = NULL; /* host memory needs none */
+    return NCCL_SUCCESS;
+}
+
+nccl_result_t net_test(void *request, int *done, int *sizes)
+{
+    struct request *r = request;
+    const uint32_t is = atomic_load_explicit(&r->is, memory_order_acquire);
+    *done = is == DONE || is == FAILED;
+    if (!*done)
+        return NCCL_SUCCESS;
+    const nccl_result_t result = is == FAILED ? r->result : NCCL_SUCCESS;
+    if (sizes)
+        sizes[0] = is == DONE ? r->size : 0;
+    atomic_store_explicit(&r->is, FREE, memory_order_release);
+    return result;
+}

@@ -1,0 +1,141 @@
+/* The plugin for NCCL: what its files share.
+ *
+ *   tables.c  the tables that NCCL looks for, each version's turned into the calls below
+ *   net.c     connections and requests; the thread that moves everything
+ *   link.c    two processes: how they meet, and the engine between them
+ *   nics.c    which NICs there are
+ *
+ * NCCL's threads never wait for a network: they leave requests and look whether these are done. One thread of the process
+ * runs all engines.
+ */
+#ifndef OPTCC_NCCL_NET_H
+#define OPTCC_NCCL_NET_H
+
+#include "../engine.h"
+#include "tables.h"
+
+#include <limits.h>
+
+/* ---- nics.c ------------------------------------------------------------------------------------------------------ */
+
+struct nic {
+    char name[64]; /* of the interface, or the address that was given in its place */
+    char pci_path[PATH_MAX]; /* empty: none */
+    struct optcc_tcp_address address;
+    uint32_t speed_mbps;
+};
+
+/* The NICs that OPTCC_NICS names, else those that NCCL's own sockets would take. Returns how many; 0: none, and `why`. */
+uint32_t nics_find(struct nic nics[OPTCC_MAX_NICS], char *why, size_t room);
+
+/* ---- what users set ----------------------------------------------------------------------------------------------- */
+
+struct settings {
+    uint32_t devices;       /* OPTCC_DEVICES: how many NCCL sees */
+    uint32_t segment_bytes; /* OPTCC_SEGMENT_BYTES */
+    uint32_t window_bytes;  /* OPTCC_WINDOW_BYTES */
+    uint32_t all_lanes;     /* OPTCC_LANES=all: from every NIC to every NIC; else NIC i to NIC i */
+    uint64_t suspect_ns;    /* OPTCC_SUSPECT_MS */
+    uint64_t return_ns;     /* OPTCC_RETURN_S: a process that does not answer by any NIC for so long is lost */
+    uint64_t connect_ns;    /* OPTCC_CONNECT_S: a process that cannot be reached for so long is none */
+    uint64_t spin_ns;       /* OPTCC_SPIN_US: the thread looks for so long before it sleeps */
+};
+
+enum {
+    MOST_SEGMENTS = 4096, /* of a message */
+    MOST_STREAMS = 2048,  /* of one way between two processes */
+    SECRET = 16,          /* bytes of a process' secret, which its handles carry */
+    NONCE = 16,
+    DOORS = 4             /* addresses in a handle; whom one reaches by one of them tells the others */
+};
+static const uint64_t SECOND_NS = UINT64_C(1000000000), MILLISECOND_NS = 1000000;
+
+uint64_t clock_ns(void);
+
+/* Everything of this process that links need. */
+struct process {
+    struct settings settings;
+    struct nic nic[OPTCC_MAX_NICS];
+    uint32_t nics;
+    uint64_t id;             /* random */
+    uint8_t secret[SECRET];  /* random; who has one of our handles knows it */
+    int door[DOORS];         /* sockets where others meet us */
+    struct optcc_tcp_address door_address[DOORS];
+    uint32_t doors;
+};
+
+/* What NCCL carries from who listens to who connects. */
+struct handle {
+    uint32_t magic;
+    uint8_t version, doors;
+    uint16_t unused;
+    uint64_t process, port;
+    uint8_t secret[SECRET];
+    struct {
+        uint8_t family, unused;
+        uint16_t port;
+        uint8_t bytes[16];
+    } door[DOORS];
+};
+_Static_assert(sizeof(struct handle) <= NCCL_HANDLE_BYTES, "NCCL gives no more room");
+
+/* ---- link.c ------------------------------------------------------------------------------------------------------ */
+
+enum link_is {
+    LINK_MEETS, /* the two are about to know each other */
+    LINK_OPEN,
+    LINK_LOST   /* `why` */
+};
+
+struct link; /* of two processes: who connects to a port of the other, and the other */
+
+/* Open the doors of this process; 0, or `why`. */
+int doors_open(struct process *process, char *why, size_t room);
+void doors_close(struct process *process);
+/* The handle of a port. */
+void handle_write(const struct process *process, uint64_t port, struct handle *handle);
+/* Whether it may be one of ours, of this version; else `why`. */
+int handle_read(const void *bytes, struct handle *handle, char *why, size_t room);
+
+/* Somebody at a door: a link that meets, or NULL. */
+struct link *link_at_door(struct process *process, uint32_t door);
+/* A link to the process that made the handle. NULL: no memory. */
+struct link *link_to(struct process *process, const struct handle *handle);
+void link_close(struct link *link);
+
+/* Do what can be done now; returns the time by which to be called again. `moved`: whether something has happened. */
+uint64_t link_progress(struct link *link, int *moved);
+enum link_is link_state(const struct link *link);
+const char *link_why(const struct link *link);
+uint64_t link_process(const struct link *link); /* id of the other one; 0: not known yet */
+int link_is_ours(const struct link *link);      /* we made it: its streams go from here to there */
+struct optcc_messages *link_messages(const struct link *link);
+struct optcc_engine *link_engine(const struct link *link);
+int link_fd(const struct link *link); /* -1: none; readable: link_progress has something to do */
+int link_sent(const struct link *link);
+uint64_t link_since_ns(const struct link *link);
+/* What has changed about its wires since the last call, one at a time, in words: 1 or 0. `lost`: for the worse. */
+int link_news(struct link *link, char *words, size_t room, int *lost);
+/* What it has carried, in words. */
+void link_tell(const struct link *link, char *words, size_t room);
+
+/* ---- net.c ------------------------------------------------------------------------------------------------------- */
+
+nccl_result_t net_init(nccl_logger_t log);
+nccl_result_t net_finalize(void);
+nccl_result_t net_devices(int *count);
+nccl_result_t net_properties(int device, struct nccl_properties_v12 *properties);
+nccl_result_t net_listen(int device, void *handle, void **listener);
+nccl_result_t net_connect(int device, const void *handle, void **connection);
+nccl_result_t net_accept(void *listener, void **connection);
+nccl_result_t net_register(void *connection, void *data, size_t size, int type, void **region);
+nccl_result_t net_deregister(void *connection, void *region);
+nccl_result_t net_send(void *connection, void *data, size_t size, void **request);
+nccl_result_t net_receive(void *connection, int n, void **data, const size_t *sizes, void **request);
+nccl_result_t net_flush(void **request);
+nccl_result_t net_test(void *request, int *done, int *sizes);
+nccl_result_t net_close_send(void *connection);
+nccl_result_t net_close_receive(void *connection);
+nccl_result_t net_close_listen(void *listener);
+
+#endif

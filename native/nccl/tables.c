@@ -1,0 +1,195 @@
+/* The tables that NCCL looks for by name: one for each version of the interface, all leading to net.c.
+ *
+ * A function that is not there is NULL where NCCL allows that: device offload, DMA-BUF and merged devices. */
+#define _GNU_SOURCE
+#include "net.h"
+
+#include <string.h>
+
+/* As NCCL's headers have them on 64-bit machines. */
+_Static_assert(sizeof(struct nccl_properties_v8) == 64 && sizeof(struct nccl_properties_v9) == 104 &&
+               sizeof(struct nccl_properties_v11) == 112 && sizeof(struct nccl_properties_v12) == 128, "as NCCL's");
+_Static_assert(sizeof(struct nccl_net_v8) == 152 && sizeof(struct nccl_net_v9) == 160 &&
+               sizeof(struct nccl_net_v10) == 160 && sizeof(struct nccl_net_v11) == 176 &&
+               sizeof(struct nccl_net_v12) == 176, "as NCCL's");
+
+enum { MOST_GROUPED = 1 }; /* receives in one request: see most_grouped_receives */
+
+#define NAME "optcc"
+
+/* ---- properties -------------------------------------------------------------------------------------------------- */
+
+static nccl_result_t properties_v8(int device, struct nccl_properties_v8 *p)
+{
+    struct nccl_properties_v12 all;
+    const nccl_result_t result = net_properties(device, &all);
+    if (result == NCCL_SUCCESS)
+        *p = (struct nccl_properties_v8){
+            .name = all.name, .pci_path = all.pci_path, .guid = all.guid, .pointers = all.pointers,
+            .registration_is_global = all.registration_is_global, .speed_mbps = all.speed_mbps, .port = all.port,
+            .latency_us = all.latency_us, .most_connections = all.most_connections,
+            .most_grouped_receives = all.most_grouped_receives, .device_type = all.device_type,
+            .device_version = all.device_version};
+    return result;
+}
+
+static nccl_result_t properties_v11(int device, struct nccl_properties_v11 *p)
+{
+    struct nccl_properties_v12 all;
+    const nccl_result_t result = net_properties(device, &all);
+    if (result == NCCL_SUCCESS)
+        *p = (struct nccl_properties_v11){
+            .name = all.name, .pci_path = all.pci_path, .guid = all.guid, .pointers = all.pointers,
+            .registration_is_global = all.registration_is_global, .force_flush = all.force_flush,
+            .speed_mbps = all.speed_mbps, .port = all.port, .latency_us = all.latency_us,
+            .most_connections = all.most_connections, .most_grouped_receives = all.most_grouped_receives,
+            .device_type = all.device_type, .device_version = all.device_version,
+            .merged = {.count = 1, .devices = {device}}, .most_p2p_bytes = all.most_p2p_bytes,
+            .most_collective_bytes = all.most_collective_bytes, .most_requests_at_once = all.most_requests_at_once};
+    return result;
+}
+
+static nccl_result_t properties_v9(int device, struct nccl_properties_v9 *p)
+{
+    struct nccl_properties_v11 newer;
+    const nccl_result_t result = properties_v11(device, &newer);
+    if (result == NCCL_SUCCESS)
+        memcpy(p, &newer, sizeof *p); /* version 11 has one field more, at the end */
+    return result;
+}
+_Static_assert(offsetof(struct nccl_properties_v11, most_requests_at_once) == sizeof(struct nccl_properties_v9), "see above");
+
+/* ---- calls that differ -------------------------------------------------------------------------------------------- */
+
+static nccl_result_t init_v10(nccl_logger_t log, nccl_profiler_t *profiler)
+{
+    (void)profiler;
+    return net_init(log);
+}
+
+/* The same of every communicator: no call needs to know which. */
+static nccl_result_t init_v11(void **context, uint64_t communicator, void *config, nccl_logger_t log,
+                              nccl_profiler_t *profiler)
+{
+    static char any;
+    (void)communicator, (void)config, (void)profiler;
+    *context = &any;
+    return net_init(log);
+}
+
+static nccl_result_t finalize(void *context)
+{
+    (void)context;
+    return net_finalize();
+}
+
+static nccl_result_t listen_v11(void *context, int device, void *handle, void **listener)
+{
+    (void)context;
+    return net_listen(device, handle, listener);
+}
+
+static nccl_result_t connect_v8(int device, void *handle, void **connection, void **offload)
+{
+    (void)offload; /* NCCL's wish for device offload, which it has only where properties promise it */
+    return net_connect(device, handle, connection);
+}
+
+static nccl_result_t connect_v10(int device, void *config, void *handle, void **connection, void **offload)
+{
+    (void)config, (void)offload;
+    return net_connect(device, handle, connection);
+}
+
+static nccl_result_t connect_v11(void *context, int device, void *handle, void **connection, void **offload)
+{
+    (void)context, (void)offload;
+    return net_connect(device, handle, connection);
+}
+
+static nccl_result_t accept_any(void *listener, void **connection, void **offload)
+{
+    (void)offload;
+    return net_accept(listener, connection);
+}
+
+static nccl_result_t isend_v8(void *connection, void *data, int size, int tag, void *region, void **request)
+{
+    (void)tag, (void)region;
+    return size < 0 ? NCCL_INVALID_ARGUMENT : net_send(connection, data, (size_t)size, request);
+}
+
+static nccl_result_t isend_v9(void *connection, void *data, size_t size, int tag, void *region, void **request)
+{
+    (void)tag, (void)region;
+    return net_send(connection, data, size, request);
+}
+
+static nccl_result_t isend_v10(void *connection, void *data, size_t size, int tag, void *region, void *parent,
+                               void **request)
+{
+    (void)tag, (void)region, (void)parent;
+    return net_send(connection, data, size, request);
+}
+
+static nccl_result_t irecv_v8(void *connection, int n, void **data, int *sizes, int *tags, void **regions, void **request)
+{
+    size_t wide[MOST_GROUPED];
+    (void)tags, (void)regions;
+    if (n != MOST_GROUPED || sizes[0] < 0)
+        return NCCL_INVALID_ARGUMENT;
+    wide[0] = (size_t)sizes[0];
+    return net_receive(connection, n, data, wide, request);
+}
+
+static nccl_result_t irecv_v9(void *connection, int n, void **data, size_t *sizes, int *tags, void **regions,
+                              void **request)
+{
+    (void)tags, (void)regions;
+    return net_receive(connection, n, data, sizes, request);
+}
+
+static nccl_result_t irecv_v10(void *connection, int n, void **data, size_t *sizes, int *tags, void **regions,
+                               void **parents, void **request)
+{
+    (void)tags, (void)regions, (void)parents;
+    return net_receive(connection, n, data, sizes, request);
+}
+
+static nccl_result_t flush_any(void *connection, int n, void **data, int *sizes, void **regions, void **request)
+{
+    (void)connection, (void)n, (void)data, (void)sizes, (void)regions;
+    return net_flush(request);
+}
+
+static nccl_result_t listen_v8(int device, void *handle, void **listener) { return net_listen(device, handle, listener); }
+
+/* ---- the tables --------------------------------------------------------------------------------------------------- */
+
+#define SHOWN __attribute__((visibility("default")))
+#define ALIKE                                                                                                           \
+    .name = NAME, .devices = net_devices, .accept = accept_any, .register_memory = net_register,                       \
+    .deregister = net_deregister, .flush = flush_any, .test = net_test, .close_send = net_close_send,                  \
+    .close_receive = net_close_receive, .close_listen = net_close_listen
+
+extern const struct nccl_net_v8 ncclNetPlugin_v8;
+extern const struct nccl_net_v9 ncclNetPlugin_v9;
+extern const struct nccl_net_v10 ncclNetPlugin_v10;
+extern const struct nccl_net_v11 ncclNetPlugin_v11;
+extern const struct nccl_net_v12 ncclNetPlugin_v12;
+
+SHOWN const struct nccl_net_v8 ncclNetPlugin_v8 = {ALIKE, .init = net_init, .properties = properties_v8,
+                                                   .listen = listen_v8, .connect = connect_v8, .isend = isend_v8,
+                                                   .irecv = irecv_v8};
+SHOWN const struct nccl_net_v9 ncclNetPlugin_v9 = {ALIKE, .init = net_init, .properties = properties_v9,
+                                                   .listen = listen_v8, .connect = connect_v8, .isend = isend_v9,
+                                                   .irecv = irecv_v9};
+SHOWN const struct nccl_net_v10 ncclNetPlugin_v10 = {ALIKE, .init = init_v10, .properties = properties_v9,
+                                                     .listen = listen_v8, .connect = connect_v10, .isend = isend_v10,
+                                                     .irecv = irecv_v10};
+SHOWN const struct nccl_net_v11 ncclNetPlugin_v11 = {ALIKE, .init = init_v11, .properties = properties_v11,
+                                                     .listen = listen_v11, .connect = connect_v11, .isend = isend_v10,
+                                                     .irecv = irecv_v10, .finalize = finalize};
+SHOWN const struct nccl_net_v12 ncclNetPlugin_v12 = {ALIKE, .init = init_v11, .properties = net_properties,
+                                                     .listen = listen_v11, .connect = connect_v11, .isend = isend_v10,
+                                                     .irecv = irecv_v10, .finalize = finalize};

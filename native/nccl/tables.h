@@ -1,0 +1,229 @@
+/* NCCL's interface to network plugins, versions 8 to 12, declared anew: the types that cross it, in the order and with the
+ * widths that NCCL has. Facts from NCCL's public headers and its page on plugins (src/include/plugin/net/net_v8.h to
+ * net_v12.h and plugins/net/README.md of github.com/NVIDIA/nccl, 2.30.7).
+ *
+ * Which NCCL reads which: 2.20 to 2.23 version 8, 2.24 also 9, 2.26 also 10, 2.28 also 11, 2.30 also 12. The newest that
+ * a library has is taken.
+ */
+#ifndef OPTCC_NCCL_TABLES_H
+#define OPTCC_NCCL_TABLES_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum nccl_result {
+    NCCL_SUCCESS = 0,
+    NCCL_SYSTEM_ERROR = 2,
+    NCCL_INTERNAL_ERROR = 3,
+    NCCL_INVALID_ARGUMENT = 4,
+    NCCL_INVALID_USAGE = 5,
+    NCCL_REMOTE_ERROR = 6
+};
+typedef int nccl_result_t; /* an enum of C, which is an int */
+
+enum nccl_log { NCCL_WARNING = 2, NCCL_TOLD = 3 };
+enum nccl_subsystem { NCCL_OF_INIT = 1, NCCL_OF_NET = 16 };
+#define NCCL_OF_ALL (~0UL)
+typedef void (*nccl_logger_t)(int level, unsigned long subsystems, const char *file, int line, const char *format, ...);
+
+enum nccl_limit {
+    NCCL_HANDLE_BYTES = 128,
+    NCCL_MAX_REQUESTS = 32, /* of a connection; it was 8 up to 2.2x */
+    NCCL_PTR_HOST = 1,
+    NCCL_UNDEFINED_ID = -1,
+    NCCL_MOST_DEVICES_V11 = 4, /* merged into one */
+    NCCL_MOST_DEVICES_V12 = 8
+};
+
+struct nccl_merged_v9 {
+    int count;
+    int devices[NCCL_MOST_DEVICES_V11];
+};
+
+struct nccl_merged_v12 {
+    int count;
+    int devices[NCCL_MOST_DEVICES_V12];
+};
+
+struct nccl_properties_v8 {
+    char *name, *pci_path;
+    uint64_t guid;
+    int pointers, registration_is_global;
+    int speed_mbps, port;
+    float latency_us;
+    int most_connections, most_grouped_receives;
+    int device_type, device_version; /* of offload; 0: none */
+};
+
+struct nccl_properties_v9 { /* and version 10 */
+    char *name, *pci_path;
+    uint64_t guid;
+    int pointers, registration_is_global, force_flush;
+    int speed_mbps, port;
+    float latency_us;
+    int most_connections, most_grouped_receives;
+    int device_type, device_version;
+    struct nccl_merged_v9 merged;
+    size_t most_p2p_bytes, most_collective_bytes;
+};
+
+struct nccl_properties_v11 {
+    char *name, *pci_path;
+    uint64_t guid;
+    int pointers, registration_is_global, force_flush;
+    int speed_mbps, port;
+    float latency_us;
+    int most_connections, most_grouped_receives;
+    int device_type, device_version;
+    struct nccl_merged_v9 merged;
+    size_t most_p2p_bytes, most_collective_bytes;
+    int most_requests_at_once;
+};
+
+struct nccl_properties_v12 {
+    char *name, *pci_path;
+    uint64_t guid;
+    int pointers, registration_is_global, force_flush;
+    int speed_mbps, port;
+    float latency_us;
+    int most_connections, most_grouped_receives;
+    int device_type, device_version;
+    struct nccl_merged_v12 merged;
+    size_t most_p2p_bytes, most_collective_bytes;
+    int most_requests_at_once;
+    int16_t rail, plane;
+};
+
+/* What all versions have alike, from `accept` on; `isend` and `irecv` differ. */
+typedef nccl_result_t nccl_accept_t(void *listener, void **connection, void **offload);
+typedef nccl_result_t nccl_register_t(void *connection, void *data, size_t size, int type, void **region);
+typedef nccl_result_t nccl_register_dmabuf_t(void *connection, void *data, size_t size, int type, uint64_t offset, int fd,
+                                             void **region);
+typedef nccl_result_t nccl_deregister_t(void *connection, void *region);
+typedef nccl_result_t nccl_flush_t(void *connection, int n, void **data, int *sizes, void **regions, void **request);
+typedef nccl_result_t nccl_test_t(void *request, int *done, int *sizes);
+typedef nccl_result_t nccl_close_t(void *what);
+typedef nccl_result_t nccl_device_region_t(void *connection, void *region, void **device_region);
+typedef nccl_result_t nccl_consumed_t(void *connection, int n, void *request);
+typedef nccl_result_t nccl_devices_t(int *count);
+
+struct nccl_net_v8 {
+    const char *name;
+    nccl_result_t (*init)(nccl_logger_t log);
+    nccl_devices_t *devices;
+    nccl_result_t (*properties)(int device, struct nccl_properties_v8 *properties);
+    nccl_result_t (*listen)(int device, void *handle, void **listener);
+    nccl_result_t (*connect)(int device, void *handle, void **connection, void **offload);
+    nccl_accept_t *accept;
+    nccl_register_t *register_memory;
+    nccl_register_dmabuf_t *register_dmabuf;
+    nccl_deregister_t *deregister;
+    nccl_result_t (*isend)(void *connection, void *data, int size, int tag, void *region, void **request);
+    nccl_result_t (*irecv)(void *connection, int n, void **data, int *sizes, int *tags, void **regions, void **request);
+    nccl_flush_t *flush;
+    nccl_test_t *test;
+    nccl_close_t *close_send, *close_receive, *close_listen;
+    nccl_device_region_t *device_region;
+    nccl_consumed_t *consumed;
+};
+
+struct nccl_net_v9 {
+    const char *name;
+    nccl_result_t (*init)(nccl_logger_t log);
+    nccl_devices_t *devices;
+    nccl_result_t (*properties)(int device, struct nccl_properties_v9 *properties);
+    nccl_result_t (*listen)(int device, void *handle, void **listener);
+    nccl_result_t (*connect)(int device, void *handle, void **connection, void **offload);
+    nccl_accept_t *accept;
+    nccl_register_t *register_memory;
+    nccl_register_dmabuf_t *register_dmabuf;
+    nccl_deregister_t *deregister;
+    nccl_result_t (*isend)(void *connection, void *data, size_t size, int tag, void *region, void **request);
+    nccl_result_t (*irecv)(void *connection, int n, void **data, size_t *sizes, int *tags, void **regions,
+                           void **request);
+    nccl_flush_t *flush;
+    nccl_test_t *test;
+    nccl_close_t *close_send, *close_receive, *close_listen;
+    nccl_device_region_t *device_region;
+    nccl_consumed_t *consumed;
+    nccl_result_t (*merge_devices)(int *device, struct nccl_merged_v9 *merged);
+};
+
+typedef nccl_result_t nccl_profiler_t(void **event, int type, void *parent, int64_t plugin, void *data);
+
+struct nccl_net_v10 {
+    const char *name;
+    nccl_result_t (*init)(nccl_logger_t log, nccl_profiler_t *profiler);
+    nccl_devices_t *devices;
+    nccl_result_t (*properties)(int device, struct nccl_properties_v9 *properties);
+    nccl_result_t (*listen)(int device, void *handle, void **listener);
+    nccl_result_t (*connect)(int device, void *config, void *handle, void **connection, void **offload);
+    nccl_accept_t *accept;
+    nccl_register_t *register_memory;
+    nccl_register_dmabuf_t *register_dmabuf;
+    nccl_deregister_t *deregister;
+    nccl_result_t (*isend)(void *connection, void *data, size_t size, int tag, void *region, void *parent,
+                           void **request);
+    nccl_result_t (*irecv)(void *connection, int n, void **data, size_t *sizes, int *tags, void **regions,
+                           void **parents, void **request);
+    nccl_flush_t *flush;
+    nccl_test_t *test;
+    nccl_close_t *close_send, *close_receive, *close_listen;
+    nccl_device_region_t *device_region;
+    nccl_consumed_t *consumed;
+    nccl_result_t (*merge_devices)(int *device, struct nccl_merged_v9 *merged);
+};
+
+struct nccl_net_v11 {
+    const char *name;
+    nccl_result_t (*init)(void **context, uint64_t communicator, void *config, nccl_logger_t log,
+                          nccl_profiler_t *profiler);
+    nccl_devices_t *devices;
+    nccl_result_t (*properties)(int device, struct nccl_properties_v11 *properties);
+    nccl_result_t (*listen)(void *context, int device, void *handle, void **listener);
+    nccl_result_t (*connect)(void *context, int device, void *handle, void **connection, void **offload);
+    nccl_accept_t *accept;
+    nccl_register_t *register_memory;
+    nccl_register_dmabuf_t *register_dmabuf;
+    nccl_deregister_t *deregister;
+    nccl_result_t (*isend)(void *connection, void *data, size_t size, int tag, void *region, void *parent,
+                           void **request);
+    nccl_result_t (*irecv)(void *connection, int n, void **data, size_t *sizes, int *tags, void **regions,
+                           void **parents, void **request);
+    nccl_flush_t *flush;
+    nccl_test_t *test;
+    nccl_close_t *close_send, *close_receive, *close_listen;
+    nccl_device_region_t *device_region;
+    nccl_consumed_t *consumed;
+    nccl_result_t (*merge_devices)(int *device, struct nccl_merged_v9 *merged);
+    nccl_result_t (*finalize)(void *context);
+    nccl_result_t (*set_attributes)(void *context, void *attributes);
+};
+
+struct nccl_net_v12 {
+    const char *name;
+    nccl_result_t (*init)(void **context, uint64_t communicator, void *config, nccl_logger_t log,
+                          nccl_profiler_t *profiler);
+    nccl_devices_t *devices;
+    nccl_result_t (*properties)(int device, struct nccl_properties_v12 *properties);
+    nccl_result_t (*listen)(void *context, int device, void *handle, void **listener);
+    nccl_result_t (*connect)(void *context, int device, void *handle, void **connection, void **offload);
+    nccl_accept_t *accept;
+    nccl_register_t *register_memory;
+    nccl_register_dmabuf_t *register_dmabuf;
+    nccl_deregister_t *deregister;
+    nccl_result_t (*isend)(void *connection, void *data, size_t size, int tag, void *region, void *parent,
+                           void **request);
+    nccl_result_t (*irecv)(void *connection, int n, void **data, size_t *sizes, int *tags, void **regions,
+                           void **parents, void **request);
+    nccl_flush_t *flush;
+    nccl_test_t *test;
+    nccl_close_t *close_send, *close_receive, *close_listen;
+    nccl_device_region_t *device_region;
+    nccl_consumed_t *consumed;
+    nccl_result_t (*merge_devices)(int *device, struct nccl_merged_v12 *merged);
+    nccl_result_t (*finalize)(void *context);
+    nccl_result_t (*set_attributes)(void *context, void *attributes);
+};
+
+#endif

@@ -1,0 +1,614 @@
+/* Plays NCCL without a GPU: loads the plugin and calls its tables as NCCL's threads do.
+ *
+ *   nccl_harness LIBRARY VERSION RANK RANKS FOLDER SEED MESSAGES CONNECTIONS CUTS
+ *
+ * Each process is a rank; FOLDER is where they exchange handles and meet. Between any two ranks, both ways, there are
+ * CONNECTIONS connections with MESSAGES messages each, up to 8 in flight, tested in order, some empty, of odd sizes, in
+ * buffers that are longer. Bytes follow from SEED, connection and number, so both ends know them. CUTS is how many
+ * connections of NICs this process breaks, at random moments, by shutting the sockets of one NIC's address.
+ *
+ * It prints one line, "right ..." or what is wrong, and ends with 0 or 1; 3: it took too long.
+ */
+#define _GNU_SOURCE
+#include "nccl/tables.h"
+
+#include <arpa/inet.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    IN_FLIGHT = 8,
+    MOST_RANKS = 8,
+    MOST_CONNECTIONS = 8,
+    GUARD = 64,
+    MOST_BYTES = 1 << 20,
+    LIMIT_S = 240
+};
+
+/* ---- one interface for all versions -------------------------------------------------------------------------------- */
+
+static struct {
+    int version;
+    const struct nccl_net_v8 *v8;
+    const struct nccl_net_v9 *v9;
+    const struct nccl_net_v10 *v10;
+    const struct nccl_net_v11 *v11;
+    const struct nccl_net_v12 *v12;
+    nccl_devices_t *devices;
+    nccl_accept_t *accept;
+    nccl_register_t *reg;
+    nccl_deregister_t *dereg;
+    nccl_test_t *test;
+    nccl_close_t *close_send, *close_receive, *close_listen;
+    void *context;
+} net;
+
+static int rank, ranks;
+static uint64_t seed;
+static const char *folder;
+
+static void fail(const char *format, ...)
+{
+    va_list list;
+    va_start(list, format);
+    printf("wrong: ");
+    vprintf(format, list);
+    printf("\n");
+    fflush(stdout);
+    _exit(1);
+}
+
+static void check(nccl_result_t result, const char *what)
+{
+    if (result != NCCL_SUCCESS)
+        fail("%s returned %d", what, result);
+}
+
+static void log_line(int level, unsigned long subsystems, const char *file, int line, const char *format, ...)
+{
+    va_list list;
+    char text[2048];
+    (void)subsystems;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    fprintf(stderr, "[%d] %s %s:%d %s\n", rank, level == NCCL_WARNING ? "WARN" : "INFO", file, line, text);
+}
+
+#define COMMON(t)                                                                                                      \
+    net.devices = t->devices, net.accept = t->accept, net.reg = t->register_memory, net.dereg = t->deregister,         \
+    net.test = t->test, net.close_send = t->close_send, net.close_receive = t->close_receive,                          \
+    net.close_listen = t->close_listen
+
+static void load(void *library, int version)
+{
+    char name[32];
+    snprintf(name, sizeof name, "ncclNetPlugin_v%d", version);
+    const void *table = dlsym(library, name);
+    if (!table)
+        fail("no symbol %s", name);
+    net.version = version;
+    net.v8 = table, net.v9 = table, net.v10 = table, net.v11 = table, net.v12 = table;
+    if (version == 8)
+        COMMON(net.v8);
+    else if (version == 9)
+        COMMON(net.v9);
+    else if (version == 10)
+        COMMON(net.v10);
+    else if (version == 11)
+        COMMON(net.v11);
+    else
+        COMMON(net.v12);
+}
+
+static nccl_result_t start(void)
+{
+    int config = -1; /* NCCL's: a traffic class, undefined */
+    switch (net.version) {
+    case 8:
+        return net.v8->init(log_line);
+    case 9:
+        return net.v9->init(log_line);
+    case 10:
+        return net.v10->init(log_line, NULL);
+    case 11:
+        return net.v11->init(&net.context, 7, &config, log_line, NULL);
+    default:
+        return net.v12->init(&net.context, 7, &config, log_line, NULL);
+    }
+}
+
+static void finalize(void)
+{
+    if (net.version == 11)
+        check(net.v11->finalize(net.context), "finalize");
+    if (net.version == 12)
+        check(net.v12->finalize(net.context), "finalize");
+}
+
+static nccl_result_t listen_on(int device, void *handle, void **listener)
+{
+    switch (net.version) {
+    case 8:
+        return net.v8->listen(device, handle, listener);
+    case 9:
+        return net.v9->listen(device, handle, listener);
+    case 10:
+        return net.v10->listen(device, handle, listener);
+    case 11:
+        return net.v11->listen(net.context, device, handle, listener);
+    default:
+        return net.v12->listen(net.context, device, handle, listener);
+    }
+}
+
+static nccl_result_t connect_to(int device, void *handle, void **connection)
+{
+    int config = -1;
+    void *offload = NULL;
+    switch (net.version) {
+    case 8:
+        return net.v8->connect(device, handle, connection, &offload);
+    case 9:
+        return net.v9->connect(device, handle, connection, &offload);
+    case 10:
+        return net.v10->connect(device, &config, handle, connection, &offload);
+    case 11:
+        return net.v11->connect(net.context, device, handle, connection, &offload);
+    default:
+        return net.v12->connect(net.context, device, handle, connection, &offload);
+    }
+}
+
+static nccl_result_t isend(void *connection, void *data, size_t size, void **request)
+{
+    switch (net.version) {
+    case 8:
+        return net.v8->isend(connection, data, (int)size, rank, NULL, request);
+    case 9:
+        return net.v9->isend(connection, data, size, rank, NULL, request);
+    case 10:
+        return net.v10->isend(connection, data, size, rank, NULL, NULL, request);
+    case 11:
+        return net.v11->isend(connection, data, size, rank, NULL, NULL, request);
+    default:
+        return net.v12->isend(connection, data, size, rank, NULL, NULL, request);
+    }
+}
+
+static nccl_result_t irecv(void *connection, void *data, size_t size, int from, void **request)
+{
+    int narrow = (int)size, tag = from;
+    void *region = NULL, *parent = NULL;
+    if (net.version >= 9 && size % 2)
+        *request = (void *)1; /* NCCL's sign that it can do without the completion (LL protocols) */
+    switch (net.version) {
+    case 8:
+        return net.v8->irecv(connection, 1, &data, &narrow, &tag, &region, request);
+    case 9:
+        return net.v9->irecv(connection, 1, &data, &size, &tag, &region, request);
+    case 10:
+        return net.v10->irecv(connection, 1, &data, &size, &tag, &region, &parent, request);
+    case 11:
+        return net.v11->irecv(connection, 1, &data, &size, &tag, &region, &parent, request);
+    default:
+        return net.v12->irecv(connection, 1, &data, &size, &tag, &region, &parent, request);
+    }
+}
+
+static void check_properties(void)
+{
+    int devices = 0;
+    check(net.devices(&devices), "devices");
+    const int wanted = getenv("OPTCC_DEVICES") ? atoi(getenv("OPTCC_DEVICES")) : 1;
+    if (devices != wanted)
+        fail("%d devices, not %d", devices, wanted);
+    for (int i = 0; i < devices; i++) {
+        struct nccl_properties_v8 p8;
+        struct nccl_properties_v9 p9 = {.force_flush = 9};
+        struct nccl_properties_v11 p11;
+        struct nccl_properties_v12 p12 = {.rail = 9};
+        int good = 1;
+        if (net.version == 8) {
+            check(net.v8->properties(i, &p8), "properties");
+            good = p8.pointers == NCCL_PTR_HOST && p8.most_grouped_receives == 1 && p8.speed_mbps > 0 && p8.name;
+        } else if (net.version <= 10) {
+            check(net.version == 9 ? net.v9->properties(i, &p9) : net.v10->properties(i, &p9), "properties");
+            good = p9.pointers == NCCL_PTR_HOST && p9.merged.count == 1 && p9.merged.devices[0] == i &&
+                   p9.most_p2p_bytes >= MOST_BYTES && p9.speed_mbps > 0 && !p9.force_flush;
+        } else if (net.version == 11) {
+            check(net.v11->properties(i, &p11), "properties");
+            good = p11.pointers == NCCL_PTR_HOST && p11.merged.count == 1 && p11.merged.devices[0] == i &&
+                   p11.most_requests_at_once == 1 && p11.most_p2p_bytes >= MOST_BYTES;
+        } else {
+            check(net.v12->properties(i, &p12), "properties");
+            good = p12.pointers == NCCL_PTR_HOST && p12.merged.count == 1 && p12.merged.devices[0] == i &&
+                   p12.rail == -1 && p12.plane == -1 && p12.most_p2p_bytes >= MOST_BYTES;
+        }
+        if (!good)
+            fail("properties of device %d", i);
+    }
+}
+
+/* ---- what ranks know of each other --------------------------------------------------------------------------------- */
+
+static void put(const char *name, const void *bytes, size_t length)
+{
+    char path[512], part[520];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(part, sizeof part, "%s.part", path);
+    const int fd = open(part, O_CREAT | O_WRONLY | O_TRUNC, 0600);
+    if (fd < 0 || write(fd, bytes, length) != (ssize_t)length || close(fd) || rename(part, path))
+        fail("cannot write %s", path);
+}
+
+static void get(const char *name, void *bytes, size_t length)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    int fd;
+    while ((fd = open(path, O_RDONLY)) < 0)
+        usleep(1000);
+    if (read(fd, bytes, length) != (ssize_t)length)
+        fail("cannot read %s", path);
+    close(fd);
+}
+
+static void phase(const char *what) { fprintf(stderr, "[%d] %s\n", rank, what); }
+
+static void meet(const char *where)
+{
+    char name[64];
+    phase(where);
+    char one = 1;
+    snprintf(name, sizeof name, "%s.%d", where, rank);
+    put(name, &one, 1);
+    for (int i = 0; i < ranks; i++) {
+        snprintf(name, sizeof name, "%s.%d", where, i);
+        get(name, &one, 1);
+    }
+}
+
+/* ---- traffic ------------------------------------------------------------------------------------------------------- */
+
+static uint64_t draw(uint64_t *random)
+{
+    uint64_t z = *random += UINT64_C(0x9e3779b97f4a7c15);
+    z = (z ^ z >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
+    z = (z ^ z >> 27) * UINT64_C(0x94d049bb133111eb);
+    return z ^ z >> 31;
+}
+
+struct end { /* of a connection */
+    int from, to, number, round;
+    void *listener, *connection;
+    unsigned char handle[NCCL_HANDLE_BYTES];
+    uint64_t posted, done;
+    void *request[IN_FLIGHT];
+    unsigned char *buffer; /* IN_FLIGHT slots, as NCCL has them */
+};
+
+static uint64_t key_of(const struct end *e, uint64_t message)
+{
+    return seed * 1000003 + (uint64_t)e->round * 9176 + (uint64_t)e->from * 7919 + (uint64_t)e->to * 104729 +
+           (uint64_t)e->number * 1299709 + message * 15485863;
+}
+
+static size_t size_of(const struct end *e, uint64_t message)
+{
+    static const size_t LIMITS[] = {1, 2, 300, 5000, 70000, 140000, 400000, MOST_BYTES - 40000};
+    uint64_t random = key_of(e, message);
+    const size_t limit = LIMITS[draw(&random) % (sizeof LIMITS / sizeof *LIMITS)];
+    return draw(&random) % limit + (limit == 2);
+}
+
+static size_t room_of(const struct end *e, uint64_t message)
+{
+    uint64_t random = ~key_of(e, message);
+    return size_of(e, message) + draw(&random) % 30000;
+}
+
+static unsigned char *slot(const struct end *e, uint64_t message)
+{
+    return e->buffer + (message % IN_FLIGHT) * (size_t)(MOST_BYTES + GUARD);
+}
+
+static void fill(const struct end *e, uint64_t message, unsigned char *to, size_t size)
+{
+    uint64_t random = key_of(e, message);
+    for (size_t i = 0; i < size; i += 8) {
+        const uint64_t word = draw(&random);
+        memcpy(to + i, &word, size - i < 8 ? size - i : 8);
+    }
+}
+
+static void verify(const struct end *e, uint64_t message, const unsigned char *got, int told)
+{
+    static unsigned char right[MOST_BYTES];
+    const size_t size = size_of(e, message), room = room_of(e, message);
+    if ((size_t)told != size)
+        fail("message %llu of %d->%d: %d bytes, not %zu", (unsigned long long)message, e->from, e->to, told, size);
+    fill(e, message, right, size);
+    if (memcmp(got, right, size))
+        fail("message %llu of %d->%d has other bytes", (unsigned long long)message, e->from, e->to);
+    for (size_t i = 0; i < GUARD; i++)
+        if (got[room + i] != 0x5c)
+            fail("message %llu of %d->%d: bytes behind its buffer", (unsigned long long)message, e->from, e->to);
+}
+
+static int step_send(struct end *e, uint64_t messages)
+{
+    int moved = 0;
+    if (e->posted < messages && e->posted < e->done + IN_FLIGHT) {
+        void *request = NULL;
+        const size_t size = size_of(e, e->posted);
+        fill(e, e->posted, slot(e, e->posted), size);
+        check(isend(e->connection, slot(e, e->posted), size, &request), "isend");
+        if (request) {
+            e->request[e->posted++ % IN_FLIGHT] = request;
+            moved = 1;
+        }
+    }
+    if (e->done < e->posted) {
+        int done = 0, size = -1;
+        check(net.test(e->request[e->done % IN_FLIGHT], &done, &size), "test of a send");
+        if (done) {
+            if ((size_t)size != size_of(e, e->done))
+                fail("a send of %d bytes, not %zu", size, size_of(e, e->done));
+            memset(slot(e, e->done), 0xa5, MOST_BYTES);
+            e->done++;
+            moved = 1;
+        }
+    }
+    return moved;
+}
+
+static int step_receive(struct end *e, uint64_t messages)
+{
+    int moved = 0;
+    if (e->posted < messages && e->posted < e->done + IN_FLIGHT) {
+        void *request = NULL;
+        memset(slot(e, e->posted), 0x5c, room_of(e, e->posted) + GUARD);
+        check(irecv(e->connection, slot(e, e->posted), room_of(e, e->posted), e->from, &request), "irecv");
+        if (request) {
+            e->request[e->posted++ % IN_FLIGHT] = request;
+            moved = 1;
+        }
+    }
+    if (e->done < e->posted) {
+        int done = 0, size = -1;
+        check(net.test(e->request[e->done % IN_FLIGHT], &done, &size), "test of a receive");
+        if (done) {
+            verify(e, e->done, slot(e, e->done), size);
+            e->done++;
+            moved = 1;
+        }
+    }
+    return moved;
+}
+
+/* ---- cuts ---------------------------------------------------------------------------------------------------------- */
+
+static volatile int traffic;
+static unsigned cuts_made;
+
+static void cut_nic(const char *address)
+{
+    for (int fd = 3; fd < 1024; fd++) {
+        struct sockaddr_storage here, there;
+        socklen_t length = sizeof here, other = sizeof there;
+        char text[INET6_ADDRSTRLEN] = "";
+        if (getsockname(fd, (struct sockaddr *)&here, &length) || getpeername(fd, (struct sockaddr *)&there, &other))
+            continue;
+        if (here.ss_family == AF_INET)
+            inet_ntop(AF_INET, &((struct sockaddr_in *)(void *)&here)->sin_addr, text, sizeof text);
+        if (!strcmp(text, address) && shutdown(fd, SHUT_RDWR) == 0)
+            cuts_made++;
+    }
+}
+
+static void *cutter(void *cuts)
+{
+    uint64_t random = seed ^ (uint64_t)rank * 31337;
+    char list[512];
+    char *nics[16];
+    int count = 0;
+    char *rest;
+    snprintf(list, sizeof list, "%s", getenv("OPTCC_NICS"));
+    for (char *one = strtok_r(list, ",", &rest); one && count < 16; one = strtok_r(NULL, ",", &rest))
+        nics[count++] = one;
+    for (int left = *(int *)cuts; left && traffic; left--) {
+        usleep((useconds_t)(draw(&random) % 60000));
+        cut_nic(nics[draw(&random) % (uint64_t)count]);
+    }
+    return NULL;
+}
+
+/* ---- a communicator ------------------------------------------------------------------------------------------------ */
+
+static void *late(void *unused)
+{
+    (void)unused;
+    sleep(LIMIT_S);
+    printf("wrong: took longer than %d s\n", LIMIT_S);
+    fflush(stdout);
+    _exit(3);
+}
+
+static void communicate(int round, uint64_t messages, int connections, int cuts)
+{
+    static struct end out[MOST_RANKS * MOST_CONNECTIONS], in[MOST_RANKS * MOST_CONNECTIONS];
+    int count = 0, open = 0, devices = 1;
+    char name[64];
+    memset(out, 0, sizeof out);
+    memset(in, 0, sizeof in);
+    check(net.devices(&devices), "devices");
+    for (int peer = 0; peer < ranks; peer++)
+        for (int k = 0; k < connections; k++) {
+            if (peer == rank && k) /* one to itself */
+                continue;
+            out[count] = (struct end){.from = rank, .to = peer, .number = k, .round = round};
+            in[count] = (struct end){.from = peer, .to = rank, .number = k, .round = round};
+            check(listen_on(k % devices, in[count].handle, &in[count].listener), "listen");
+            if (!in[count].listener)
+                fail("no listener");
+            snprintf(name, sizeof name, "handle.%d.%d.%d.%d", round, rank, peer, k);
+            put(name, in[count].handle, NCCL_HANDLE_BYTES);
+            count++;
+        }
+    for (int i = 0; i < count; i++) {
+        snprintf(name, sizeof name, "handle.%d.%d.%d.%d", round, out[i].to, rank, out[i].number);
+        get(name, out[i].handle, NCCL_HANDLE_BYTES);
+    }
+    phase("connects");
+    while (open < 2 * count) {
+        for (int i = 0; i < count; i++) {
+            void *offload = NULL;
+            if (!out[i].connection) {
+                check(connect_to(0, out[i].handle, &out[i].connection), "connect");
+                open += out[i].connection != NULL;
+            }
+            if (!in[i].connection) {
+                check(net.accept(in[i].listener, &in[i].connection, &offload), "accept");
+                open += in[i].connection != NULL;
+            }
+        }
+        usleep(100);
+    }
+    for (int i = 0; i < count; i++) {
+        void *region = &region;
+        out[i].buffer = malloc((size_t)IN_FLIGHT * (MOST_BYTES + GUARD));
+        in[i].buffer = malloc((size_t)IN_FLIGHT * (MOST_BYTES + GUARD));
+        check(net.close_listen(in[i].listener), "closeListen");
+        check(net.reg(out[i].connection, out[i].buffer, IN_FLIGHT * MOST_BYTES, NCCL_PTR_HOST, &region), "regMr");
+        check(net.dereg(out[i].connection, region), "deregMr");
+        if (net.reg(in[i].connection, in[i].buffer, 1, 2, &region) == NCCL_SUCCESS)
+            fail("GPU memory was taken");
+    }
+    phase("sends and receives");
+    pthread_t thread;
+    traffic = 1;
+    if (cuts && pthread_create(&thread, NULL, cutter, &cuts))
+        fail("no thread");
+    for (int open_ends = 1; open_ends;) {
+        int moved = 0;
+        open_ends = 0;
+        for (int i = 0; i < count; i++) {
+            moved |= step_receive(&in[i], messages) | step_send(&out[i], messages);
+            open_ends += in[i].done < messages || out[i].done < messages;
+        }
+        if (!moved)
+            usleep(20);
+    }
+    traffic = 0;
+    phase("closes");
+    if (cuts)
+        pthread_join(thread, NULL);
+    for (int i = 0; i < count; i++) {
+        check(net.close_send(out[i].connection), "closeSend");
+        check(net.close_receive(in[i].connection), "closeRecv");
+        free(out[i].buffer);
+        free(in[i].buffer);
+    }
+}
+
+/* Closes with requests in flight, as NCCL does when it aborts, and frees the buffers at once. */
+static void abandon(void)
+{
+    phase("abandons");
+    struct end out = {.from = rank, .to = (rank + 1) % ranks, .number = 99}, in = {.to = rank, .number = 99};
+    char name[64];
+    in.from = (rank + ranks - 1) % ranks;
+    check(listen_on(0, in.handle, &in.listener), "listen");
+    snprintf(name, sizeof name, "abandon.%d", rank);
+    put(name, in.handle, NCCL_HANDLE_BYTES);
+    snprintf(name, sizeof name, "abandon.%d", out.to);
+    get(name, out.handle, NCCL_HANDLE_BYTES);
+    while (!out.connection || !in.connection) {
+        void *offload = NULL;
+        if (!out.connection)
+            check(connect_to(0, out.handle, &out.connection), "connect");
+        if (!in.connection)
+            check(net.accept(in.listener, &in.connection, &offload), "accept");
+        usleep(100);
+    }
+    check(net.close_listen(in.listener), "closeListen");
+    unsigned char *sent = malloc(8 * MOST_BYTES), *received = malloc(MOST_BYTES);
+    memset(sent, 7, 8 * MOST_BYTES);
+    for (int i = 0; i < 8; i++) {
+        void *request = NULL;
+        check(isend(out.connection, sent + (size_t)i * MOST_BYTES, MOST_BYTES, &request), "isend");
+    }
+    for (int i = 0; i < 2; i++) {
+        void *request = NULL;
+        check(irecv(in.connection, received, MOST_BYTES, in.from, &request), "irecv");
+    }
+    usleep(500);
+    check(net.close_send(out.connection), "closeSend");
+    memset(sent, 0xa5, 8 * MOST_BYTES);
+    free(sent);
+    check(net.close_receive(in.connection), "closeRecv");
+    memset(received, 0xa5, MOST_BYTES);
+    free(received);
+}
+
+int main(int argc, char **argv)
+{
+    pthread_t watchdog;
+    if (argc != 10)
+        return 2;
+    rank = atoi(argv[3]);
+    ranks = atoi(argv[4]);
+    folder = argv[5];
+    seed = strtoull(argv[6], NULL, 10);
+    const uint64_t messages = strtoull(argv[7], NULL, 10);
+    const int connections = atoi(argv[8]), cuts = atoi(argv[9]);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    pthread_create(&watchdog, NULL, late, NULL);
+    void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        fail("%s", dlerror());
+    load(library, atoi(argv[2]));
+    if (start() != NCCL_SUCCESS)
+        fail("init");
+    check_properties();
+    const pid_t child = fork(); /* as data loaders do: a child that ends must disturb nobody */
+    if (child == 0)
+        exit(0);
+    waitpid(child, NULL, 0);
+    communicate(0, messages, connections, cuts);
+    /* A second communicator, while the first is there. */
+    if (net.version >= 11)
+        check(start(), "init");
+    communicate(1, messages / 4 + 1, 1, cuts ? 1 : 0);
+    if (net.version >= 11)
+        finalize();
+    abandon();
+    meet("over");
+    finalize();
+    /* NCCL unloads the library with the last communicator, threads or not, and loads it again for the next one. */
+    dlclose(library);
+    library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+    if (!library)
+        fail("%s", dlerror());
+    load(library, atoi(argv[2]));
+    check(start(), "init");
+    communicate(2, 3, 1, 0);
+    meet("end");
+    finalize();
+    printf("right: %u sockets cut\n", cuts_made);
+    fflush(stdout);
+    return 0;
+}
