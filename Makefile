@@ -60,9 +60,10 @@ setup: $(VENV)/ready
 # The C code alone, after a change to it: a second.
 native:
 	python3 native/build.py optcc/liboptcc.so
+	python3 native/build.py optcc/libnccl-net-optcc.so
 
 # What optcc itself needs.
-NATIVE := setup.py $(wildcard native/*)
+NATIVE := setup.py $(wildcard native/*) $(wildcard native/nccl/*)
 $(VENV)/ready: requirements.lock pyproject.toml tools/setup.sh $(NATIVE)
 	tools/setup.sh $(VENV) $<
 	touch $@

@@ -1,4 +1,5 @@
-"""The library of C code, `optcc/liboptcc.so`, as a part of the package; all else is in pyproject.toml."""
+"""The libraries of C code, `optcc/liboptcc.so` and `optcc/libnccl-net-optcc.so`, as parts of the package; all else is in
+pyproject.toml."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ NATIVE = Path("native")
 
 
 class Library(build_ext):
-    """A shared library of one name for all versions of Python, made by native/build.py."""
+    """Shared libraries of one name for all versions of Python, made by native/build.py."""
 
     def get_ext_filename(self, fullname: str) -> str:
         return str(Path(*fullname.split("."))) + ".so"
@@ -31,8 +32,8 @@ class Wheel(bdist_wheel):
         return "py3", "none", super().get_tag()[2]
 
 
-sources = [str(path) for path in sorted(NATIVE.iterdir()) if path.suffix in (".c", ".h", ".py")]
+sources = [str(path) for path in sorted(NATIVE.rglob("*")) if path.suffix in (".c", ".h", ".py", ".map")]
 setup(
-    ext_modules=[Extension("optcc.liboptcc", [], depends=sources)],
+    ext_modules=[Extension(f"optcc.{name}", [], depends=sources) for name in ("liboptcc", "libnccl-net-optcc")],
     cmdclass={"build_ext": Library, "bdist_wheel": Wheel},
 )

@@ -1,5 +1,7 @@
 """Compile native/*.c to one shared library: python native/build.py OUTPUT
 
+Where OUTPUT is called libnccl-net-optcc.so, native/nccl/*.c goes in as well, and the tables for NCCL are all that is seen.
+
 Any C compiler does, and no header of Python is needed. CC names it, else it is cc, else the one of the package ziglang
 where that is installed. CFLAGS are added.
 """
@@ -15,6 +17,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
+PLUGIN = "libnccl-net-optcc.so"
 FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC")
 
 
@@ -35,6 +38,10 @@ def build(output: Path) -> None:
     unfinished = output.with_name(f"{output.name}.{os.getpid()}")
     flags = [*FLAGS, *shlex.split(os.environ.get("CFLAGS", ""))]
     sources = sorted(str(path) for path in HERE.glob("*.c"))
+    if output.name == PLUGIN:
+        sources += sorted(str(path) for path in (HERE / "nccl").glob("*.c"))
+        # NCCL unloads it with its last communicator, while its thread may still run.
+        flags += ["-pthread", "-Wl,-z,nodelete", f"-Wl,--version-script={HERE / 'nccl' / 'exports.map'}"]
     try:
         subprocess.run([*compiler(), *flags, "-shared", "-o", str(unfinished), *sources, "-lm"], check=True)
         unfinished.replace(output)

@@ -211,7 +211,7 @@ static int in_moves(struct player *self, struct plan *plan)
         busy = 1;
     }
     const int early = plan->aborts == 2 && plan->received > plan->messages / 2 && below(&self->random, 3) == 0;
-    if (plan->received == plan->messages || early || failed || (plan->aborts == 1 && plan->out_closed)) {
+    if (plan->received == plan->messages || early || failed) {
         optcc_stream_close(self->messages, 1, plan->in_stream);
         for (uint32_t i = 0; i < plan->posted_in; i++)
             if (plan->message[i].in)

@@ -401,7 +401,7 @@ static int step_receive(struct end *e, uint64_t messages)
 
 /* ---- cuts ---------------------------------------------------------------------------------------------------------- */
 
-static volatile int traffic;
+static _Atomic int traffic;
 static unsigned cuts_made;
 
 static void cut_nic(const char *address)

@@ -268,7 +268,7 @@ static void look_around(uint64_t now_ns)
         char words[512];
         int lost;
         while (link_state(r->link) == LINK_OPEN && link_news(r->link, words, sizeof words, &lost)) {
-            if (lost)
+            if (lost && r->connections) /* a process that has ended is no news */
                 WARN("%s", words);
             else
                 INFO("%s", words);

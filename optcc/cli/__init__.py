@@ -14,6 +14,7 @@ from optcc.cli import (
     example,
     export,
     fabric,
+    nccl,
     plan,
     reproduce,
     run,
@@ -29,7 +30,7 @@ from optcc.cli.options import main
 __all__ = ["main"]
 
 for module in (
-    bound, calibrate, diagnose, doctor, example, export, fabric, plan,
+    bound, calibrate, diagnose, doctor, example, export, fabric, nccl, plan,
     reproduce, run, schema, serve, simulate, sweep, topo, verify,
 ):  # fmt: skip
     main.add_command(getattr(module, module.__name__.rpartition(".")[2]))
