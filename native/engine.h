@@ -6,7 +6,8 @@
  *
  *   program.c        a rank's rows: what is ready, what waits, where a segment lands, folds in row order
  *   flow.c           segments exactly once over NICs that come and go; which NIC takes the next one
- *   reduce.c         the folds
+ *   reduce.c         the folds on the processor
+ *   folder_gpu.c     copies and folds on a GPU, by a kernel that is fed through memory
  *   wires_shm.c      wires between ranks of one machine
  *   wires_virtual.c  a deterministic network of many ranks in one process, from a seed
  */
@@ -26,7 +27,8 @@ enum optcc_limit {
     OPTCC_MAX_NICS = 16,  /* of one rank */
     OPTCC_MAX_LANES = 64, /* wires between two ranks: a set of them is one word */
     OPTCC_SPAN = 256,     /* segments of one flow, from the oldest that is not acknowledged to the newest */
-    OPTCC_MAX_SEGMENT = 1 << 24
+    OPTCC_MAX_SEGMENT = 1 << 24,
+    OPTCC_MAX_REGIONS = 64 /* pieces of memory that one rank lends to those of its machine */
 };
 
 enum optcc_result {
@@ -88,7 +90,7 @@ struct optcc_frame {
  * come back; they may not change them. */
 enum optcc_news {
     OPTCC_NOTHING,
-    OPTCC_FRAME,  /* `bytes`, `length`: a frame has come by `wire`; they stay until the next poll, aligned to 8 */
+    OPTCC_FRAME,  /* a frame has come by `wire`; its head stays until the next poll, aligned to 8 */
     OPTCC_LEFT,   /* one payload given to `wire` is read no more */
     OPTCC_DIED,   /* the transport knows that `wire` is lost */
     OPTCC_FENCED, /* the fence of `wire` is done */
@@ -98,8 +100,10 @@ enum optcc_news {
 struct optcc_event {
     uint32_t news; /* enum optcc_news */
     uint32_t wire; /* index in the engine's table of wires */
-    uint64_t length; /* bytes */
-    const void *bytes;
+    uint64_t length; /* FRAME: bytes of head and payload */
+    const void *bytes;   /* FRAME: the head; the payload follows it, unless `payload` is set */
+    const void *payload; /* FRAME: where the payload is */
+    uint64_t held; /* FRAME: not 0: the payload stays until `release` is told this; 0: until the next poll */
 };
 
 struct optcc_wires {
@@ -116,6 +120,30 @@ struct optcc_wires {
     void (*fence)(void *self, uint32_t wire);
     /* Make this end anew after FENCED, so that KNOCK can be posted: OK, or LOST: not yet. */
     int (*renew)(void *self, uint32_t wire);
+    /* A payload that came by `wire` is read no more: OK; or LOST: it may have changed before, since the peer no longer
+     * waited. NULL: these wires hold none. */
+    int (*release)(void *self, uint32_t wire, uint64_t held);
+};
+
+/* ---- who copies and folds ---------------------------------------------------------------------------------------- */
+
+struct optcc_job {
+    void *to; /* `bytes` each; they do not overlap, and are aligned to the type's elements */
+    const void *from;
+    uint64_t bytes;
+    enum optcc_type type;
+    enum optcc_op op; /* of a fold */
+    int fold;         /* 1: to = to op from; 0: to = from */
+};
+
+/* Copies and folds of a program that the processor does not do itself. Jobs may be done in any order and at once: one
+ * that must see another's bytes is begun when that one is done. */
+struct optcc_folder {
+    /* OK, and a number to ask by; AGAIN: it has no room now; LOST: it can do no more, and does nothing any more. */
+    int (*begin)(void *self, const struct optcc_job *job, uint64_t *ticket);
+    /* OK: the job is done, `from` is read no more, and what was written may be sent; AGAIN: not yet; or LOST. */
+    int (*done)(void *self, uint64_t ticket);
+    uint64_t poll_ns; /* after how long it is worth asking again; 0: at once */
 };
 
 /* ---- the interface ----------------------------------------------------------------------------------------------- */
@@ -180,6 +208,12 @@ int optcc_program_open(const struct optcc_rows *rows, uint32_t rank, uint32_t ra
                        enum optcc_type type, uint64_t buffer_bytes, uint32_t segment_bytes,
                        struct optcc_program **program);
 void optcc_program_close(struct optcc_program *program);
+/* Copies and folds go by `folder` from now on, and not while it runs: OK or MEMORY. Then it needs wires that hold
+ * payloads (optcc_wires.release).
+ * early : memory that the folder reaches, of optcc_program_early bytes, for what comes before its turn; NULL: the
+ *         program's own. All outlive the program. */
+int optcc_program_use(struct optcc_program *program, const struct optcc_folder *folder, void *self, void *early);
+uint64_t optcc_program_early(const struct optcc_program *program);
 
 /* Begin a collective on `buffer`, in place; AGAIN while one runs, LOST after a peer has been given up. Peers of a
  * program must run the programs of the same schedule, in the same order. */
@@ -218,6 +252,17 @@ void optcc_shm_close(struct optcc_shm *shm); /* after its engine */
 /* An engine over it; rank, ranks, nics and wires of the config are those of `shm`. */
 int optcc_shm_engine(struct optcc_shm *shm, const struct optcc_config *config, struct optcc_engine **engine);
 
+/* Memory of this rank that all others read where it lies, in place of a copy that goes through a ring. They must have
+ * reached it before anything of it is sent. OK and its number; BAD: nothing, or too many (OPTCC_MAX_REGIONS).
+ * host : the processor reads it, too; else, as on a GPU, nothing of it is ever copied into a ring */
+int optcc_shm_lend(struct optcc_shm *shm, const void *base, uint64_t bytes, int host, uint32_t *region);
+/* It is lent no more. Only while no collective runs; then the others unreach it. */
+int optcc_shm_unlend(struct optcc_shm *shm, uint32_t region);
+/* What `peer` lends under that number is at `here` in this process. NULL: no more. */
+int optcc_shm_reach(struct optcc_shm *shm, uint32_t peer, uint32_t region, const void *here, uint64_t bytes);
+/* The process of `peer` has ended: it reads nothing any more, whatever it was about to say. */
+int optcc_shm_gone(struct optcc_shm *shm, uint32_t peer);
+
 /* ---- wires_virtual.c: many ranks in one process, in virtual time, from a seed ------------------------------------ */
 
 enum optcc_fault {
@@ -250,6 +295,8 @@ int optcc_world_engine(struct optcc_world *world, const struct optcc_config *con
 /* The next collective of a rank. When it is whole, `bytes` of the buffer go to `result`, and the buffer is spoilt. */
 int optcc_world_task(struct optcc_world *world, uint32_t rank, struct optcc_program *program, void *buffer,
                      void *result, uint64_t bytes, enum optcc_op op);
+/* The rank's part of a program goes by a folder that does jobs late and out of order, each within `most_ns`. */
+int optcc_world_folder(struct optcc_world *world, uint32_t rank, struct optcc_program *program, uint64_t most_ns);
 int optcc_world_fault(struct optcc_world *world, uint64_t at_ns, enum optcc_fault kind, uint32_t rank, uint32_t nic,
                       uint64_t value);
 /* Until every living rank has done its tasks: OK; LOST: some rank has given up, all have ended; LATE: not by then. */
@@ -283,9 +330,19 @@ void optcc_program_next(const struct optcc_program *program, uint32_t send, stru
 void optcc_program_taken(struct optcc_program *program, uint32_t send);
 void optcc_program_piece(const struct optcc_program *program, uint32_t send, uint32_t segment,
                          struct optcc_piece *piece);
-/* A segment has come: OK, or BAD, and nothing has changed, for one that the rows do not know or that was here. */
+/* A segment has come: OK; AGAIN: it is being taken in, `bytes` must stay until `optcc_program_landed` gives `name`; or
+ * BAD, and nothing has changed, for one that the rows do not know or that was here. */
 int optcc_program_land(struct optcc_program *program, uint32_t peer, uint32_t row, uint64_t offset, uint32_t length,
-                       const void *bytes);
+                       const void *bytes, uint64_t name);
+/* Whether it has a folder. */
+int optcc_program_late(const struct optcc_program *program);
+/* Go on with jobs: OK, and the name of a segment that has been taken in; AGAIN: of none; LOST: the folder is, and there
+ * are no more jobs. */
+int optcc_program_landed(struct optcc_program *program, uint64_t *name);
+/* After how long to go on with jobs at the latest; UINT64_MAX: there are none. */
+uint64_t optcc_program_due(const struct optcc_program *program);
+/* Begin no more jobs: what has come and is not begun is forgotten. Due until those that are begun are done. */
+void optcc_program_stop(struct optcc_program *program);
 /* Everything has come and is folded. */
 int optcc_program_whole(const struct optcc_program *program);
 

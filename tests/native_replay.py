@@ -124,6 +124,8 @@ def load(library: Path) -> Any:
         ("optcc_hear", None, pointer, u32, pointer, u64),
         ("optcc_test", c_int, pointer, POINTER(u32)),
         ("optcc_begin", c_int, pointer, pointer, pointer, c_int),
+        ("optcc_program_use", c_int, pointer, pointer, pointer, pointer),
+        ("optcc_program_early", u64, pointer),
         ("optcc_progress", u64, pointer),
         ("optcc_wait", c_int, pointer, u64),
         ("optcc_close", None, pointer),
@@ -131,12 +133,17 @@ def load(library: Path) -> Any:
         ("optcc_shm_open", c_int, pointer, u32, u32, u32, u64, POINTER(pointer)),
         ("optcc_shm_close", None, pointer),
         ("optcc_shm_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
+        ("optcc_shm_lend", c_int, pointer, pointer, u64, c_int, POINTER(u32)),
+        ("optcc_shm_unlend", c_int, pointer, u32),
+        ("optcc_shm_reach", c_int, pointer, u32, u32, pointer, u64),
+        ("optcc_shm_gone", c_int, pointer, u32),
         ("optcc_world_open", pointer, u32, POINTER(Weather)),
         ("optcc_world_close", None, pointer),
         ("optcc_world_nic", c_int, pointer, u32, c_double, c_double),
         ("optcc_world_wire", c_int, pointer, u32, u32, u32, u32),
         ("optcc_world_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
         ("optcc_world_task", c_int, pointer, u32, pointer, pointer, pointer, u64, c_int),
+        ("optcc_world_folder", c_int, pointer, u32, pointer, u64),
         ("optcc_world_fault", c_int, pointer, u64, c_int, u32, u32, u64),
         ("optcc_world_run", c_int, pointer, u64),
         ("optcc_world_now", u64, pointer),
@@ -395,6 +402,8 @@ class World:
         self.job = weather["seed"] ^ 0x5EED
         self.world = lib.optcc_world_open(ground.ranks, byref(Weather(**weather)))
         self.programs: list[Any] = []
+        self.job_ns = 0
+        """The longest that a folder takes for a job; 0: the processor folds, at once."""
         self.segments = 0
         self.tasks: list[tuple[list[Array], list[Array], list[Array]]] = []
         for rank, mine in enumerate(ground.nics):
@@ -436,6 +445,8 @@ class World:
         """A rank's part of a schedule."""
         made = program(self.lib, schedule, rank, dtype, self.segment, self.ground.lanes(schedule))
         self.programs.append(made)
+        if self.job_ns:
+            self._call("optcc_world_folder", rank, made, self.job_ns)
         return made
 
     def task(self, schedule: Schedule, dtype: str, op: Op, given: list[Array], right: list[Array]) -> None:
@@ -603,13 +614,16 @@ def script(seed: int) -> Script:
     return Script(ground, tasks, weather, faults)
 
 
-def play(lib: Any, seed: int, doomed: bool = False) -> Outcome:
+def play(lib: Any, seed: int, doomed: bool = False, late: bool = False) -> Outcome:
     """Play a seed, bounded in virtual time. What should come of it: `Outcome.fault` is empty.
 
     doomed : a rank is killed, too, and all others must end, well or not (`Outcome.doomed_fault`)
+    late : copies and folds are done by a folder that takes its time, now and then longer than a wire may be silent
     """
     said = script(seed)
     with World(lib, said.ground, said.weather) as world:
+        if late:
+            world.job_ns = random.Random(seed * 7).choice((1, 1000, world.suspect_ns // 10, 2 * world.suspect_ns))
         for _, schedule, dtype, op in said.tasks:
             world.task(schedule, dtype, op, *RIGHT.of(schedule, dtype, op))
         healthy_ns = 4 * 16384 / said.ground.slowest * 1e9 + 40 * said.weather["latency_ns"]
@@ -771,6 +785,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", nargs="*", type=int)
     parser.add_argument("--doomed", action="store_true", help="a rank is killed, too")
+    parser.add_argument("--late", action="store_true", help="a folder that takes its time")
     parser.add_argument("--fuzz", type=int, default=0, metavar="N", help="N messages of a peer that lies")
     parser.add_argument(
         "--latency", nargs="*", type=int, default=[], metavar="RANKS", help="of calls between processes"
@@ -785,7 +800,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return subprocess.run(
                 [
                     *(sys.executable, "-m", "tests.native_replay", "--library", str(library)),
-                    *("--fuzz", str(given.fuzz), *["--doomed"] * given.doomed, *map(str, given.seeds)),
+                    *("--fuzz", str(given.fuzz), *["--doomed"] * given.doomed, *["--late"] * given.late, *map(str, given.seeds)),
                 ],
                 cwd=ROOT,
                 env=sanitized(),
@@ -793,7 +808,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ).returncode
         lib = load(library)
         for seed in given.seeds:
-            said, outcome = script(seed), play(lib, seed, given.doomed)
+            said, outcome = script(seed), play(lib, seed, given.doomed, given.late)
             fault = outcome.doomed_fault if given.doomed else outcome.fault
             calls = ", ".join(f"{family} {dtype} {op}" for family, _, dtype, op in said.tasks)
             print(f"seed {seed}: {said.ground.name}; {calls}; {said.weather}; {len(said.faults)} faults")
