@@ -263,6 +263,38 @@ int optcc_shm_reach(struct optcc_shm *shm, uint32_t peer, uint32_t region, const
 /* The process of `peer` has ended: it reads nothing any more, whatever it was about to say. */
 int optcc_shm_gone(struct optcc_shm *shm, uint32_t peer);
 
+/* ---- folder_gpu.c: copies and folds on a GPU --------------------------------------------------------------------- */
+
+struct optcc_gpu;
+struct optcc_gpu_twin;
+/* How much page-locked memory it needs that the GPU reaches at the same address; it begins at a multiple of 128.
+ * blocks : of the kernel: a power of two, at most 64 */
+uint64_t optcc_gpu_bytes(uint32_t blocks);
+/* How many slots there are in it for jobs, and where they begin: bytes. The words of the blocks are at its beginning. */
+uint64_t optcc_gpu_slots(uint32_t blocks, uint64_t *offset);
+/* part_bytes : a job is cut into parts of about so much, a multiple of 128; blocks do them side by side */
+int optcc_gpu_open(void *memory, uint32_t blocks, uint64_t part_bytes, struct optcc_gpu **gpu);
+void optcc_gpu_close(struct optcc_gpu *gpu); /* after its programs, and when no kernel runs */
+/* As optcc_program_use. Payloads that come must be where the GPU reaches them: lent by wires_shm.c, by CUDA IPC. */
+int optcc_gpu_use(struct optcc_gpu *gpu, struct optcc_program *program, void *early);
+/* A kernel for `type` and `op` is about to be started, with `first`, the number of its first job. AGAIN: one runs;
+ * LOST: the GPU has failed. */
+int optcc_gpu_launch(struct optcc_gpu *gpu, enum optcc_type type, enum optcc_op op, uint64_t *first);
+/* OK: all that was given is done. After `launch` that means that the kernel runs, and the buffer is as its stream has
+ * left it: only now may the collective begin. After `end`: that it ends. AGAIN, or LOST. */
+int optcc_gpu_idle(struct optcc_gpu *gpu);
+/* The collective has ended: so does the kernel, and its stream goes on. BAD: none was launched. */
+int optcc_gpu_end(struct optcc_gpu *gpu);
+/* The GPU has failed: nothing that it was given will be done. What runs ends with LOST, this rank being the lost one. */
+void optcc_gpu_fail(struct optcc_gpu *gpu);
+
+/* What the kernel does, on the processor: where there is no GPU. `step` looks at `most` blocks, drawn from a seed, does
+ * the next job of each if it is there, and returns how many blocks have not ended. */
+int optcc_gpu_twin_open(void *memory, uint32_t blocks, enum optcc_type type, enum optcc_op op, uint64_t first,
+                        uint64_t seed, struct optcc_gpu_twin **twin);
+uint32_t optcc_gpu_twin_step(struct optcc_gpu_twin *twin, uint32_t most);
+void optcc_gpu_twin_close(struct optcc_gpu_twin *twin);
+
 /* ---- wires_virtual.c: many ranks in one process, in virtual time, from a seed ------------------------------------ */
 
 enum optcc_fault {
