@@ -334,7 +334,7 @@ int optcc_world_fault(struct optcc_world *world, uint64_t at_ns, enum optcc_faul
 /* Until every living rank has done its tasks: OK; LOST: some rank has given up, all have ended; LATE: not by then. */
 int optcc_world_run(struct optcc_world *world, uint64_t limit_ns);
 uint64_t optcc_world_now(const struct optcc_world *world);
-/* How often a collective ended while a NIC could still read its buffer: 0, or the engine is wrong. */
+/* How often a collective ended while a NIC could still read its buffer, or a folder: 0, or the engine is wrong. */
 uint64_t optcc_world_touched(const struct optcc_world *world);
 uint32_t optcc_world_done(const struct optcc_world *world, uint32_t rank); /* tasks */
 

@@ -573,6 +573,8 @@ static void act(struct optcc_world *w, struct rank *r)
         r->running = 0;
         for (uint32_t i = 0; i < r->nics; i++)
             w->touched += r->nic[i].given != NULL;
+        for (uint32_t i = 0; i < JOBS; i++)
+            w->touched += r->jobs[i].given && !r->jobs[i].done;
         if (result != OPTCC_OK) {
             r->lost = 1;
             return;
