@@ -161,7 +161,7 @@ def in_processes(ranks: int, ring: int, of_rank: Callable[[int, int, Any], None]
 
 def ring_bytes(tuning: Tuning) -> int:
     """Of the wires' rings: payloads of a GPU do not go through them, but the engine wants room for four."""
-    return -(-5 * tuning.segment // 64) * 64
+    return 4 * (-(-tuning.segment // 64) * 64 + 16384)
 
 
 def gpu_of(twin: bool) -> Any:

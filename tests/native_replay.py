@@ -812,7 +812,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return subprocess.run(
                 [
                     *(sys.executable, "-m", "tests.native_replay", "--library", str(library)),
-                    *("--fuzz", str(given.fuzz), *["--doomed"] * given.doomed, *["--late"] * given.late, *map(str, given.seeds)),
+                    *(
+                        "--fuzz",
+                        str(given.fuzz),
+                        *["--doomed"] * given.doomed,
+                        *["--late"] * given.late,
+                        *map(str, given.seeds),
+                    ),
                 ],
                 cwd=ROOT,
                 env=sanitized(),
