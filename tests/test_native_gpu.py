@@ -396,16 +396,19 @@ def test_processes_with_a_twin_each(dtype: str) -> None:
     """The whole way: engine, wires, folder, memory that is lent; the script that runs on GPUs."""
     cluster = Cluster.uniform(servers=3, nics=2, rate=native.RATE_OF_A_NIC).degrade("server1/nic0")
     schedule = optcc.plan(cluster, 1 << 20, segments=2).schedule()
-    took, exact = bench.measure(schedule, bench.Tuning(1 << 15, 1 << 17, 4, 4096), 2, True, dtype)
-    assert exact
-    assert len(took) == 2
+    case = bench.Case("", schedule, 1.0, bench.Tuning(1 << 15, 1 << 17, 4, 4096), dtype, calls=2)
+    bench.measure([case, case], twin=True)
+    assert case.exact
+    assert "exact" in case.told()
 
 
 def test_wrong_bits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster.uniform(servers=2, nics=1, rate=native.RATE_OF_A_NIC)
     schedule = optcc.plan(cluster, 1 << 16, segments=1).schedule()
     monkeypatch.setattr(native, "expected", lambda schedule, given, op: [one + 1 for one in given])
-    assert not bench.measure(schedule, bench.Tuning(), 1, True)[1]
+    case = bench.Case("", schedule, 1.0, bench.Tuning())
+    bench.measure([case], twin=True)
+    assert not case.exact
 
 
 def test_a_folder_is_used_one_collective_at_a_time() -> None:
