@@ -7,7 +7,8 @@
  *   program.c        a rank's rows: what is ready, what waits, where a segment lands, folds in row order
  *   messages.c       in place of a program: messages between two ranks, as many as come
  *   flow.c           segments exactly once over NICs that come and go; which NIC takes the next one
- *   reduce.c         the folds
+ *   reduce.c         the folds on the processor
+ *   folder_gpu.c     copies and folds on a GPU, by a kernel that is fed through memory
  *   wires_shm.c      wires between ranks of one machine
  *   wires_tcp.c      wires between machines
  *   hmac.c           how the ends of such a wire know each other
@@ -29,7 +30,8 @@ enum optcc_limit {
     OPTCC_MAX_NICS = 16,  /* of one rank */
     OPTCC_MAX_LANES = 64, /* wires between two ranks: a set of them is one word */
     OPTCC_SPAN = 256,     /* segments of one flow, from the oldest that is not acknowledged to the newest */
-    OPTCC_MAX_SEGMENT = 1 << 24
+    OPTCC_MAX_SEGMENT = 1 << 24,
+    OPTCC_MAX_REGIONS = 64 /* pieces of memory that one rank lends to those of its machine */
 };
 
 enum optcc_result {
@@ -93,7 +95,7 @@ struct optcc_frame {
  * come back; they may not change them. */
 enum optcc_news {
     OPTCC_NOTHING,
-    OPTCC_FRAME,  /* `bytes`, `length`: a frame has come by `wire`; they stay until the next poll, aligned to 8 */
+    OPTCC_FRAME,  /* a frame has come by `wire`; its head stays until the next poll, aligned to 8 */
     OPTCC_LEFT,   /* one payload given to `wire`, the first that was, is read no more */
     OPTCC_DIED,   /* the transport knows that `wire` is lost, by `cause` */
     OPTCC_FENCED, /* the fence of `wire` is done */
@@ -114,8 +116,10 @@ struct optcc_event {
     uint32_t news;   /* enum optcc_news */
     uint32_t wire;   /* index in the engine's table of wires */
     uint32_t cause;  /* DIED: enum optcc_cause */
-    uint64_t length; /* bytes */
-    const void *bytes;
+    uint64_t length; /* FRAME: bytes of head and payload */
+    const void *bytes;   /* FRAME: the head; the payload follows it, unless `payload` is set */
+    const void *payload; /* FRAME: where the payload is */
+    uint64_t held;   /* FRAME: not 0: the payload stays until `release` is told this; 0: until the next poll */
     uint64_t at_ns;  /* FRAME: when it came, where the wires know better than who polls; else 0 */
 };
 
@@ -136,6 +140,29 @@ struct optcc_wires {
     int (*renew)(void *self, uint32_t wire);
     /* Sleep until something may have come, at most so long. NULL: they cannot; whoever waits looks again and again. */
     void (*sleep)(void *self, uint64_t ns);
+    /* A payload that came by `wire` is read no more: OK; or LOST: it may have changed before, since the peer no longer
+     * waited. NULL: these wires hold none. */
+    int (*release)(void *self, uint32_t wire, uint64_t held);
+};
+
+/* ---- who copies and folds ---------------------------------------------------------------------------------------- */
+
+struct optcc_job {
+    void *to; /* `bytes` each; they do not overlap, and are aligned to the type's elements */
+    const void *from;
+    uint64_t bytes;
+    uint32_t type, op; /* enum optcc_type; of a fold, enum optcc_op */
+    int fold;          /* 1: to = to op from; 0: to = from */
+};
+
+/* Copies and folds of a program that the processor does not do itself. Jobs may be done in any order and at once: one
+ * that must see another's bytes is begun when that one is done. */
+struct optcc_folder {
+    /* OK, and a number to ask by; AGAIN: it has no room now; LOST: it can do no more, and does nothing any more. */
+    int (*begin)(void *self, const struct optcc_job *job, uint64_t *ticket);
+    /* OK: the job is done, `from` is read no more, and what was written may be sent; AGAIN: not yet; or LOST. */
+    int (*done)(void *self, uint64_t ticket);
+    uint64_t poll_ns; /* after how long it is worth asking again; 0: at once */
 };
 
 /* ---- the interface ----------------------------------------------------------------------------------------------- */
@@ -236,6 +263,12 @@ void optcc_program_close(struct optcc_program *program);
 /* How many rows come in, and when each of them had come and was folded in the last run. */
 uint32_t optcc_program_receives(const struct optcc_program *program);
 void optcc_program_landings(const struct optcc_program *program, uint32_t *rows, uint64_t *at_ns);
+/* Copies and folds go by `folder` from now on, and not while it runs: OK or MEMORY. Then it needs wires that hold
+ * payloads (optcc_wires.release).
+ * early : memory that the folder reaches, of optcc_program_early bytes, for what comes before its turn; NULL: the
+ *         program's own. All outlive the program. */
+int optcc_program_use(struct optcc_program *program, const struct optcc_folder *folder, void *self, void *early);
+uint64_t optcc_program_early(const struct optcc_program *program);
 
 /* Begin a collective; AGAIN while one runs, LOST after a peer has been given up, BAD for a call that the program cannot
  * serve: elements that its rows would cut. Peers of a program must run the programs of the same schedule, in the same
@@ -353,6 +386,17 @@ void optcc_shm_close(struct optcc_shm *shm); /* after its engine */
 /* An engine over it; rank, ranks, nics and wires of the config are those of `shm`. */
 int optcc_shm_engine(struct optcc_shm *shm, const struct optcc_config *config, struct optcc_engine **engine);
 
+/* Memory of this rank that all others read where it lies, in place of a copy that goes through a ring. They must have
+ * reached it before anything of it is sent. OK and its number; BAD: nothing, or too many (OPTCC_MAX_REGIONS).
+ * host : the processor reads it, too; else, as on a GPU, nothing of it is ever copied into a ring */
+int optcc_shm_lend(struct optcc_shm *shm, const void *base, uint64_t bytes, int host, uint32_t *region);
+/* It is lent no more. Only while no collective runs; then the others unreach it. */
+int optcc_shm_unlend(struct optcc_shm *shm, uint32_t region);
+/* What `peer` lends under that number is at `here` in this process. NULL: no more. */
+int optcc_shm_reach(struct optcc_shm *shm, uint32_t peer, uint32_t region, const void *here, uint64_t bytes);
+/* The process of `peer` has ended: it reads nothing any more, whatever it was about to say. */
+int optcc_shm_gone(struct optcc_shm *shm, uint32_t peer);
+
 /* Faults on purpose, at a NIC of this rank. */
 enum optcc_link {
     OPTCC_LINK_UP,
@@ -367,6 +411,39 @@ int optcc_shm_link(struct optcc_shm *shm, uint32_t nic, enum optcc_link link, en
 int optcc_shm_dark(struct optcc_shm *shm, uint32_t nic, uint32_t far_rank, uint32_t far_nic, int data, int acks);
 int optcc_shm_slow(struct optcc_shm *shm, uint32_t nic, double part); /* of the rate that it has */
 uint64_t optcc_shm_dropped(const struct optcc_shm *shm, uint32_t nic); /* frames that have disappeared at it */
+
+/* ---- folder_gpu.c: copies and folds on a GPU --------------------------------------------------------------------- */
+
+struct optcc_gpu;
+struct optcc_gpu_twin;
+/* How much page-locked memory it needs that the GPU reaches at the same address; it begins at a multiple of 128.
+ * blocks : of the kernel: a power of two, at most 64 */
+uint64_t optcc_gpu_bytes(uint32_t blocks);
+/* How many slots there are in it for jobs, and where they begin: bytes. The words of the blocks are at its beginning. */
+uint64_t optcc_gpu_slots(uint32_t blocks, uint64_t *offset);
+/* part_bytes : a job is cut into parts of about so much, a multiple of 128; blocks do them side by side */
+int optcc_gpu_open(void *memory, uint32_t blocks, uint64_t part_bytes, struct optcc_gpu **gpu);
+void optcc_gpu_close(struct optcc_gpu *gpu); /* after its programs, and when no kernel runs */
+/* As optcc_program_use. Payloads that come must be where the GPU reaches them: lent by wires_shm.c, by CUDA IPC. */
+int optcc_gpu_use(struct optcc_gpu *gpu, struct optcc_program *program, void *early);
+/* A kernel for `type` and `op` is about to be started, with `first`, the number of its first job. AGAIN: one runs;
+ * LOST: the GPU has failed. */
+int optcc_gpu_launch(struct optcc_gpu *gpu, enum optcc_type type, enum optcc_op op, uint64_t *first);
+/* OK: all that was given is done. After `launch` that means that the kernel runs, and the buffer is as its stream has
+ * left it: only now may the collective begin. After `end`: that it ends. AGAIN, or LOST. */
+int optcc_gpu_idle(struct optcc_gpu *gpu);
+/* The collective has ended: so does the kernel, and its stream goes on. BAD: none was launched. */
+int optcc_gpu_end(struct optcc_gpu *gpu);
+/* The GPU has failed: nothing that it was given will be done. What runs ends with LOST, this rank being the lost one. */
+void optcc_gpu_fail(struct optcc_gpu *gpu);
+
+/* What the kernel does, on the processor: where there is no GPU. `step` looks at `most` blocks, drawn from a seed, does
+ * the next job of each if it is there, and returns how many blocks have not ended. */
+int optcc_gpu_twin_open(void *memory, uint32_t blocks, enum optcc_type type, enum optcc_op op, uint64_t first,
+                        uint64_t seed, struct optcc_gpu_twin **twin);
+uint32_t optcc_gpu_twin_step(struct optcc_gpu_twin *twin, uint32_t most);
+void optcc_gpu_twin_close(struct optcc_gpu_twin *twin);
+
 /* ---- wires_tcp.c: ranks of many machines, a connection for each wire ---------------------------------------------- */
 
 enum optcc_tcp_limit {
@@ -476,12 +553,14 @@ int optcc_world_engine(struct optcc_world *world, const struct optcc_config *con
 int optcc_world_task(struct optcc_world *world, uint32_t rank, struct optcc_program *program, void *buffer,
                      void *result, uint64_t bytes, enum optcc_type type, enum optcc_op op);
 int optcc_world_player(struct optcc_world *world, uint32_t rank, enum optcc_play (*play)(void *context), void *context);
+/* The rank's part of a program goes by a folder that does jobs late and out of order, each within `most_ns`. */
+int optcc_world_folder(struct optcc_world *world, uint32_t rank, struct optcc_program *program, uint64_t most_ns);
 int optcc_world_fault(struct optcc_world *world, uint64_t at_ns, enum optcc_fault kind, uint32_t rank, uint32_t nic,
                       uint64_t value);
 /* Until every living rank has done its tasks: OK; LOST: some rank has given up, all have ended; LATE: not by then. */
 int optcc_world_run(struct optcc_world *world, uint64_t limit_ns);
 uint64_t optcc_world_now(const struct optcc_world *world);
-/* How often a collective ended while a NIC could still read its buffer: 0, or the engine is wrong. */
+/* How often a collective ended while a NIC could still read its buffer, or a folder: 0, or the engine is wrong. */
 uint64_t optcc_world_touched(const struct optcc_world *world);
 /* Whether a NIC of the rank may still read some of these bytes. */
 int optcc_world_reads(const struct optcc_world *world, uint32_t rank, const void *bytes, uint64_t length);
@@ -522,9 +601,18 @@ struct optcc_source {
     void (*next)(const void *self, uint32_t send, struct optcc_piece *piece);
     void (*taken)(void *self, uint32_t send);
     void (*piece)(const void *self, uint32_t send, uint32_t segment, struct optcc_piece *piece);
-    /* A segment has come: OK, or BAD, and nothing has changed, for one that is not expected or was here. */
-    int (*land)(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t at_ns);
+    /* A segment has come: OK; AGAIN: it is being taken in, `bytes` must stay until `landed` gives `name`; or BAD, and
+     * nothing has changed, for one that is not expected or was here. */
+    int (*land)(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t name,
+                uint64_t at_ns);
     int (*whole)(const void *self); /* everything has come and is done with */
+    /* For who takes segments in late; else NULL. `late` : whether it does. `landed` : go on: OK, and the name of a segment
+     * that has been taken in; AGAIN: of none; LOST: never again. `due_ns` : after how long to go on at the latest;
+     * UINT64_MAX: there is nothing to do. `stop` : begin nothing more; due until what has begun is done. */
+    int (*late)(const void *self);
+    int (*landed)(void *self, uint64_t *name);
+    uint64_t (*due_ns)(const void *self);
+    void (*stop)(void *self);
     /* For who gives its memory back piece by piece; else NULL. A segment of `send` is the lane's to read; so many of the
      * lane, those that it had first, are read no more; one has landed. */
     void (*given)(void *self, uint32_t send, uint32_t lane);

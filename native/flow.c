@@ -45,6 +45,7 @@ _Static_assert(sizeof(struct optcc_frame) == 112, "it travels between machines, 
 
 enum {
     LOOKS = 8,        /* in suspect_ns */
+    SEQ_BITS = 48,    /* of a segment's number; above are 1024 ranks */
     SLACK = 3,        /* a segment is lost when one sent so much later by the same wire has landed */
     NEWS = 4096,      /* taken in one call of progress at most */
     MOST_KNOCKS = 16, /* the pause between knocks grows to so many times the first */
@@ -66,6 +67,11 @@ struct out { /* a segment that is not acknowledged */
     uint64_t sent_ns, ahead;        /* the last time; bytes that flew to that NIC then, with its own */
 };
 
+struct coming { /* a segment that is being taken in */
+    uint64_t held;         /* of its payload, to be released */
+    uint32_t wire, answer; /* it came by; its latest copy did, and so goes the acknowledgement */
+};
+
 struct peer {
     uint32_t rank, lanes;
     uint32_t wire[OPTCC_MAX_LANES];        /* by lane */
@@ -76,6 +82,8 @@ struct peer {
     uint64_t low, next;                    /* all below are acknowledged; the next segment's number */
     uint32_t again;                        /* of `out`, those to be sent again */
     uint64_t floor, landed[OPTCC_SPAN / 64]; /* what has come: see optcc_frame */
+    uint64_t taking[OPTCC_SPAN / 64];        /* likewise, what is being taken in */
+    struct coming coming[OPTCC_SPAN];        /* by seq % SPAN */
     uint64_t begun, far_begun;             /* operations with each other, here and there */
     uint64_t to_ack, to_come;              /* segments of this operation */
     uint64_t answered_ns, heard_ns;        /* the last sign that it hears us; that we hear it */
@@ -581,10 +589,12 @@ static void handle(struct optcc_engine *e, struct wire *w, int event, const stru
 
 /* ---- hearing ----------------------------------------------------------------------------------------------------- */
 
-/* No payload is to be read any more. */
+/* No payload is to be read any more, here or by a NIC. */
 static void let_go(struct optcc_engine *e)
 {
     e->cause = OPTCC_TOLD;
+    if (e->program && e->source->stop)
+        e->source->stop(e->program);
     for (uint32_t i = 0; i < e->config.wires; i++)
         if (e->wire[i].in_hand)
             handle(e, &e->wire[i], LOST, NULL);
@@ -613,29 +623,101 @@ static void give_up(struct optcc_engine *e, uint32_t rank)
     let_go(e);
 }
 
-static void take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, const struct optcc_frame *f,
-                         const void *payload, uint64_t at_ns)
+static void release(struct optcc_engine *e, uint32_t wire, uint64_t held)
 {
-    const uint64_t place = f->seq % OPTCC_SPAN, mark = UINT64_C(1) << (place % 64);
-    if (f->seq < p->floor || (f->seq - p->floor < OPTCC_SPAN && p->landed[place / 64] & mark)) {
-        e->counters.duplicates++;
-        w->owes_ack = 1;
-        return;
-    }
-    if (f->seq - p->floor >= OPTCC_SPAN || !e->program || f->operation != p->begun || !p->to_come ||
-        e->source->land(e->program, p->rank, f, payload, at_ns) != OPTCC_OK) {
-        e->counters.refused++;
-        return;
-    }
-    p->landed[place / 64] |= mark;
+    if (held && e->wires->release(e->self, wire, held) != OPTCC_OK)
+        give_up(e, e->wire[wire].ends.peer);
+}
+
+/* A segment is taken in, and its payload is read no more. */
+static void landed(struct optcc_engine *e, struct peer *p, uint64_t seq, uint32_t answer)
+{
+    struct wire *w = &e->wire[answer];
+    const uint64_t place = seq % OPTCC_SPAN;
+    p->landed[place / 64] |= UINT64_C(1) << (place % 64);
     for (uint64_t at = p->floor % OPTCC_SPAN; p->landed[at / 64] >> (at % 64) & 1; at = p->floor % OPTCC_SPAN) {
         p->landed[at / 64] &= ~(UINT64_C(1) << (at % 64));
         p->floor++;
     }
     p->to_come--;
-    p->quiet = 0;
-    w->owes_ack = 1;
     e->counters.landed_segments++;
+    if (w->state == OPTCC_UP || w->state == OPTCC_DOUBTED)
+        w->owes_ack = e->owing = 1;
+    else
+        hello(e, p);
+}
+
+static int is_late(const struct optcc_engine *e) { return e->source->late && e->source->late(e->program); }
+
+/* After how long what is being taken in is worth a look; UINT64_MAX: there is nothing. */
+static uint64_t due_ns(const struct optcc_engine *e)
+{
+    return e->program && e->source->due_ns ? e->source->due_ns(e->program) : UINT64_MAX;
+}
+
+/* Whether the payload is read on after this. */
+static int take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, const struct optcc_frame *f,
+                        const void *payload, uint64_t held, uint64_t at_ns)
+{
+    const uint64_t place = f->seq % OPTCC_SPAN, mark = UINT64_C(1) << (place % 64);
+    const int near = f->seq >= p->floor && f->seq - p->floor < OPTCC_SPAN;
+    if (f->seq < p->floor || (near && (p->landed[place / 64] | p->taking[place / 64]) & mark)) {
+        e->counters.duplicates++;
+        if (near && p->taking[place / 64] & mark)
+            p->coming[place].answer = w->index;
+        else
+            w->owes_ack = 1;
+        return 0;
+    }
+    if (!near || !e->program || f->operation != p->begun || !p->to_come || (!held && is_late(e))) {
+        e->counters.refused++;
+        return 0;
+    }
+    const uint64_t name = (uint64_t)p->rank << SEQ_BITS | f->seq;
+    switch (e->source->land(e->program, p->rank, f, payload, name, at_ns)) {
+    case OPTCC_OK:
+        p->quiet = 0;
+        landed(e, p, f->seq, w->index);
+        return 0;
+    case OPTCC_AGAIN:
+        p->quiet = 0;
+        p->taking[place / 64] |= mark;
+        p->coming[place] = (struct coming){.held = held, .wire = w->index, .answer = w->index};
+        return 1;
+    default:
+        e->counters.refused++;
+        return 0;
+    }
+}
+
+/* What the folder has done. */
+static void take_in(struct optcc_engine *e)
+{
+    uint64_t name;
+    int result;
+    if (!e->source->landed)
+        return;
+    while ((result = e->source->landed(e->program, &name)) == OPTCC_OK) {
+        struct peer *p = &e->peer[name >> SEQ_BITS];
+        const uint64_t seq = name & ((UINT64_C(1) << SEQ_BITS) - 1), place = seq % OPTCC_SPAN;
+        p->taking[place / 64] &= ~(UINT64_C(1) << (place % 64));
+        release(e, p->coming[place].wire, p->coming[place].held);
+        landed(e, p, seq, p->coming[place].answer);
+    }
+    if (result == OPTCC_LOST)
+        give_up(e, e->config.rank);
+}
+
+/* What is still being taken in never will be. */
+static void drop_coming(struct optcc_engine *e)
+{
+    for (uint32_t i = 0; i < e->config.ranks; i++)
+        for (uint32_t place = 0; place < OPTCC_SPAN; place++)
+            if (e->peer[i].taking[place / 64] >> (place % 64) & 1) {
+                const struct coming c = e->peer[i].coming[place];
+                e->peer[i].taking[place / 64] &= ~(UINT64_C(1) << (place % 64));
+                release(e, c.wire, c.held);
+            }
 }
 
 static void take_alive(struct optcc_engine *e, struct peer *p, struct wire *w, const struct optcc_frame *f)
@@ -660,32 +742,33 @@ static int well_formed(const struct optcc_engine *e, const struct wire *w, const
            (f->kind == OPTCC_NOTICE || f->lane == w->ends.lane);
 }
 
-static void hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint64_t length, uint64_t at_ns)
+/* Whether the payload is read on after this. */
+static int hear(struct optcc_engine *e, const struct optcc_event *event)
 {
     struct optcc_frame f;
-    struct wire *w = &e->wire[wire];
+    struct wire *w = &e->wire[event->wire];
     struct peer *p = &e->peer[w->ends.peer];
-    if (length < sizeof f) {
+    if (event->length < sizeof f) {
         e->counters.refused++;
-        return;
+        return 0;
     }
-    memcpy(&f, bytes, sizeof f);
+    memcpy(&f, event->bytes, sizeof f);
     /* Two ends are never more than one life apart, and a knock is for the one after. */
-    if (!well_formed(e, w, &f, length) || f.epoch > w->epoch + 2 || f.begun > p->begun + 1 || !may_be_landed(p, &f) ||
+    if (!well_formed(e, w, &f, event->length) || f.epoch > w->epoch + 2 || f.begun > p->begun + 1 || !may_be_landed(p, &f) ||
         (f.kind == OPTCC_ALIVE && f.word > p->doubt)) {
         e->counters.refused++;
-        return;
+        return 0;
     }
     if (f.kind == OPTCC_KNOCK) {
         if (f.epoch >= w->epoch)
             handle(e, w, KNOCK, &f);
-        return;
+        return 0;
     }
     if (w->state == OPTCC_DOWN && w->knocked && f.epoch == w->knocked)
         handle(e, w, WELCOME, &f);
     if (f.epoch != w->epoch || w->state == OPTCC_FENCING || w->state == OPTCC_DOWN) {
         e->counters.ghosts++;
-        return;
+        return 0;
     }
     p->heard_ns = e->now_ns;
     if (f.begun > p->far_begun)
@@ -693,12 +776,12 @@ static void hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint6
     take_landed(e, p, &f);
     if (e->lost_rank != UINT32_MAX && f.kind != OPTCC_GIVEUP) {
         tell(e, w, OPTCC_GIVEUP, e->lost_rank);
-        return;
+        return 0;
     }
     switch (f.kind) {
     case OPTCC_DATA:
-        take_segment(e, p, w, &f, (const unsigned char *)bytes + sizeof f, at_ns);
-        break;
+        return take_segment(e, p, w, &f, event->payload ? event->payload : (const unsigned char *)event->bytes + sizeof f,
+                            event->held, event->at_ns ? event->at_ns : e->now_ns);
     case OPTCC_PROBE:
         tell(e, w, OPTCC_ALIVE, f.word);
         break;
@@ -723,11 +806,13 @@ static void hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint6
     default: /* WELCOME has said it all */
         break;
     }
+    return 0;
 }
 
 void optcc_hear(struct optcc_engine *e, uint32_t wire, const void *bytes, uint64_t length)
 {
-    hear(e, wire, bytes, length, e->now_ns);
+    const struct optcc_event event = {.news = OPTCC_FRAME, .wire = wire, .bytes = bytes, .length = length};
+    hear(e, &event);
 }
 
 /* ---- looking: what time alone tells ------------------------------------------------------------------------------ */
@@ -844,6 +929,8 @@ void optcc_close(struct optcc_engine *e)
 {
     if (!e)
         return;
+    if (e->peer)
+        drop_coming(e);
     free(e->wire);
     free(e->peer);
     free(e);
@@ -858,7 +945,8 @@ static int may_begin(const struct optcc_engine *e, const struct optcc_source *so
         return OPTCC_AGAIN;
     if (over(e))
         return OPTCC_LOST;
-    if (source->segment(program) != e->config.segment_bytes)
+    if (source->segment(program) != e->config.segment_bytes ||
+        (source->late && source->late(program) && !e->wires->release))
         return OPTCC_BAD;
     for (uint32_t i = 0; source->peer(program, i, &rank, &to, &from); i++)
         if (rank >= e->config.ranks || !e->peer[rank].lanes)
@@ -912,7 +1000,7 @@ int optcc_begin_messages(struct optcc_engine *e, struct optcc_messages *messages
 
 static void finish_if_done(struct optcc_engine *e)
 {
-    if (!e->program || e->in_hand)
+    if (!e->program || e->in_hand || due_ns(e) != UINT64_MAX)
         return;
     if (!over(e)) {
         if (!e->source->whole(e->program))
@@ -922,6 +1010,8 @@ static void finish_if_done(struct optcc_engine *e)
                 return;
         e->finished = 1;
     }
+    if (over(e))
+        drop_coming(e);
     e->program = NULL;
 }
 
@@ -950,7 +1040,8 @@ uint64_t optcc_progress(struct optcc_engine *e)
         struct wire *w = &e->wire[event.wire];
         switch (event.news) {
         case OPTCC_FRAME:
-            hear(e, event.wire, event.bytes, event.length, event.at_ns ? event.at_ns : e->now_ns);
+            if (!hear(e, &event))
+                release(e, event.wire, event.held);
             e->owing |= w->owes_ack;
             break;
         case OPTCC_LEFT:
@@ -977,6 +1068,8 @@ uint64_t optcc_progress(struct optcc_engine *e)
         }
     }
     e->happened += (uint64_t)taken;
+    if (e->program)
+        take_in(e);
     if (e->now_ns >= e->look_ns && (e->program || e->unwell))
         look(e);
     if (e->program && !over(e))
@@ -990,7 +1083,8 @@ uint64_t optcc_progress(struct optcc_engine *e)
     finish_if_done(e);
     if (taken == NEWS)
         return e->now_ns;
-    return e->program || e->unwell ? e->look_ns : UINT64_MAX;
+    const uint64_t due = due_ns(e), look_ns = e->program || e->unwell ? e->look_ns : UINT64_MAX;
+    return due < UINT64_MAX && e->now_ns + due < look_ns ? e->now_ns + due : look_ns;
 }
 
 int optcc_test(const struct optcc_engine *e, uint32_t *lost_rank)

@@ -461,10 +461,10 @@ static int land_closed(struct optcc_messages *m, uint32_t stream)
     return OPTCC_OK;
 }
 
-static int land(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes,
+static int land(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t name,
                 uint64_t at_ns)
 {
-    (void)at_ns;
+    (void)name, (void)at_ns;
     struct optcc_messages *m = self;
     const uint32_t kind = head->row >> KIND_SHIFT, place = head->row & ((1 << STREAM_SHIFT) - 1);
     const uint32_t stream = (head->row & ((1u << KIND_SHIFT) - 1)) >> STREAM_SHIFT;

@@ -7,10 +7,15 @@
  *   - rows that reduce into the same bytes are folded in row order. A segment that comes before its row's turn is kept.
  *     So the bits of a result do not depend on what came first.
  *
+ * Copies and folds are the processor's, at once, or go as jobs to a folder, which does them when it does. A segment has
+ * landed when its job is done, and a row is finished when all its jobs are; so nobody is sent, and no later row is
+ * folded into, what a job has still to write.
+ *
  * A row is cut into segments once, at multiples of the segment's length from its beginning. The same cuts are sent
  * again after a loss, and a segment is known by its row and number.
  *
- * Memory: a bit for each segment that comes in, and room for every row that may come before its turn.
+ * Memory: two bits for each segment that comes in, and room for every row that may come before its turn; with a folder
+ * also a job for each segment, of which each has one at a time.
  */
 #include "engine.h"
 
@@ -36,13 +41,23 @@ struct receive {
     uint32_t reduce;
     uint32_t earlier; /* rows that are folded into some of its bytes before it */
     uint64_t offset, length; /* bytes of the buffer */
-    uint64_t bits;    /* its first bit in `came` */
+    uint64_t bits;    /* its first bit in `came` and `early_is_there` */
     uint64_t kept;    /* where in `early` it is kept before its turn, bytes */
     /* while it runs */
     uint32_t before;  /* of `earlier`, those that are not folded yet: 0: it is its turn */
-    uint32_t landed;  /* segments */
+    uint32_t folded;  /* segments that are in the buffer for good */
     uint64_t at_ns;   /* the latest of what it has waited for */
     uint32_t finished;
+};
+
+enum target { IN_PLACE, EARLY, FROM_EARLY };
+
+struct work { /* a copy or a fold of one segment */
+    uint32_t receive, segment;
+    uint32_t target; /* enum target */
+    const void *bytes;
+    uint64_t name;   /* of the segment, for who landed it; not FROM_EARLY */
+    uint64_t ticket; /* once it has begun */
 };
 
 struct lists { /* for each of some things a list of others */
@@ -67,12 +82,18 @@ struct optcc_program {
     struct lists after;    /* receive -> receives that are folded after it */
     uint64_t *ready;       /* a bit for each send that has segments to take */
     uint32_t first_word;   /* of `ready`: none is set before it */
-    uint64_t *came;        /* a bit for each segment that has landed */
+    uint64_t *came;        /* a bit for each segment that has come */
+    uint64_t *kept;        /* a bit for each that is in `early` */
     uint64_t came_words, early_bytes;
-    unsigned char *early, *buffer;
+    unsigned char *early, *own_early, *buffer;
     uint32_t *stack;
     uint32_t unfinished; /* receives */
     uint32_t unsent;     /* sends */
+    const struct optcc_folder *folder; /* NULL: the processor */
+    void *folder_self;
+    struct work *work;   /* a queue; work_room is one more than segments that come */
+    uint64_t work_room, oldest, unbegun, newest; /* ever growing; from `oldest` on not done, from `unbegun` not begun */
+    int stopped;
 };
 
 static int bit(const uint64_t *words, uint64_t i) { return words[i / 64] >> (i % 64) & 1; }
@@ -312,9 +333,10 @@ int optcc_program_open(const struct optcc_rows *rows, uint32_t rank, uint32_t ra
     if (result == OPTCC_OK) {
         p->ready = room(p->sends / 64 + UINT64_C(1), sizeof *p->ready);
         p->came = room(p->came_words, sizeof *p->came);
-        p->early = room(p->early_bytes, 1);
+        p->kept = room(p->came_words, sizeof *p->kept);
+        p->early = p->own_early = room(p->early_bytes, 1);
         p->stack = room(p->receives, sizeof *p->stack);
-        if (!p->ready || !p->came || !p->early || !p->stack)
+        if (!p->ready || !p->came || !p->kept || !p->early || !p->stack)
             result = OPTCC_MEMORY;
     }
     if (result == OPTCC_OK)
@@ -337,9 +359,34 @@ void optcc_program_close(struct optcc_program *p)
     free(p->after.idx);
     free(p->ready);
     free(p->came);
-    free(p->early);
+    free(p->kept);
+    free(p->own_early);
     free(p->stack);
+    free(p->work);
     free(p);
+}
+
+uint64_t optcc_program_early(const struct optcc_program *p) { return p->early_bytes; }
+
+int optcc_program_use(struct optcc_program *p, const struct optcc_folder *folder, void *self, void *early)
+{
+    if (!p->work) {
+        uint64_t segments = 1;
+        for (uint32_t i = 0; i < p->receives; i++)
+            segments += p->receive[i].segments;
+        p->work = room(segments, sizeof *p->work);
+        p->work_room = segments;
+        if (!p->work)
+            return OPTCC_MEMORY;
+    }
+    if (early) {
+        free(p->own_early);
+        p->own_early = NULL;
+        p->early = early;
+    }
+    p->folder = folder;
+    p->folder_self = self;
+    return OPTCC_OK;
 }
 
 /* ---- running it -------------------------------------------------------------------------------------------------- */
@@ -360,11 +407,14 @@ int optcc_program_begin(struct optcc_program *p, const struct optcc_call *call, 
     p->buffer = call->buffer;
     p->unfinished = p->receives;
     p->unsent = p->sends;
+    p->stopped = 0;
+    p->oldest = p->unbegun = p->newest = 0;
     memset(p->came, 0, p->came_words * sizeof *p->came);
+    memset(p->kept, 0, p->came_words * sizeof *p->kept);
     memset(p->ready, 0, (p->sends / 64 + 1) * sizeof *p->ready);
     for (uint32_t i = 0; i < p->receives; i++) {
         p->receive[i].before = p->receive[i].earlier;
-        p->receive[i].landed = p->receive[i].finished = 0;
+        p->receive[i].folded = p->receive[i].finished = 0;
         p->receive[i].at_ns = now_ns;
     }
     for (uint32_t i = 0; i < p->sends; i++) {
@@ -435,9 +485,40 @@ static void taken(void *self, uint32_t send)
         p->first_word++;
 }
 
-static void fold_into(struct optcc_program *p, uint64_t offset, uint32_t length, const void *bytes)
+/* The job of a work. */
+static struct optcc_job job_of(const struct optcc_program *p, const struct work *w)
 {
-    optcc_fold(p->call.type, p->call.op, p->buffer + offset, bytes, length / p->item_bytes);
+    const struct receive *r = &p->receive[w->receive];
+    const uint64_t offset = (uint64_t)w->segment * p->segment_bytes;
+    unsigned char *const early = p->early + r->kept + offset;
+    return (struct optcc_job){.to = w->target == EARLY ? early : p->buffer + r->offset + offset,
+                              .from = w->target == FROM_EARLY ? early : w->bytes,
+                              .bytes = segment_length(r->length, p->segment_bytes, w->segment),
+                              .type = p->call.type, .op = p->call.op, .fold = r->reduce && w->target != EARLY};
+}
+
+/* By the processor, at once, or queued: whether it is done. There is room: a segment has one work at a time. */
+static int give(struct optcc_program *p, const struct work *w)
+{
+    if (p->folder) {
+        if (!p->stopped)
+            p->work[p->newest++ % p->work_room] = *w;
+        return 0;
+    }
+    const struct optcc_job job = job_of(p, w);
+    if (job.fold)
+        optcc_fold((enum optcc_type)job.type, (enum optcc_op)job.op, job.to, job.from, job.bytes / p->item_bytes);
+    else
+        memcpy(job.to, job.from, job.bytes);
+    return 1;
+}
+
+/* What was kept of a row whose turn it is. */
+static void fold_kept(struct optcc_program *p, uint32_t receive, uint32_t segment)
+{
+    const struct work w = {.receive = receive, .segment = segment, .target = FROM_EARLY};
+    if (give(p, &w))
+        p->receive[receive].folded++;
 }
 
 /* A row is whole and folded: what waits for it waits for one thing less; whose turn it is now folds what was kept. */
@@ -458,29 +539,44 @@ static void finish(struct optcc_program *p, uint32_t finished)
                 make_ready(p, p->releases.idx[k]);
         }
         for (uint32_t k = p->after.ptr[i]; k < p->after.ptr[i + 1]; k++) {
-            struct receive *r = &p->receive[p->after.idx[k]];
+            const uint32_t next = p->after.idx[k];
+            struct receive *r = &p->receive[next];
             if (r->at_ns < at_ns)
                 r->at_ns = at_ns;
             if (--r->before)
                 continue;
             for (uint32_t s = 0; s < r->segments; s++)
-                if (bit(p->came, r->bits + s)) {
-                    const uint64_t at = (uint64_t)s * p->segment_bytes;
-                    fold_into(p, r->offset + at, segment_length(r->length, p->segment_bytes, s),
-                              p->early + r->kept + at);
-                }
-            if (r->landed == r->segments)
-                p->stack[height++] = p->after.idx[k];
+                if (bit(p->kept, r->bits + s))
+                    fold_kept(p, next, s);
+            if (r->folded == r->segments)
+                p->stack[height++] = next;
         }
     }
 }
 
-static int land(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t at_ns)
+/* A copy or a fold is done. */
+static void done(struct optcc_program *p, const struct work *w)
+{
+    struct receive *r = &p->receive[w->receive];
+    if (w->target == EARLY) {
+        set(p->kept, r->bits + w->segment);
+        if (r->before)
+            return;
+        fold_kept(p, w->receive, w->segment); /* its turn has come meanwhile */
+    } else {
+        r->folded++;
+    }
+    if (r->folded == r->segments)
+        finish(p, w->receive);
+}
+
+static int land(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t name,
+                uint64_t at_ns)
 {
     struct optcc_program *p = self;
     const uint64_t offset = head->offset;
     const uint32_t length = head->length, i = find(p, head->row);
-    if (i == UINT32_MAX)
+    if (i == UINT32_MAX || (uintptr_t)bytes % p->item_bytes)
         return OPTCC_BAD;
     struct receive *r = &p->receive[i];
     if (r->peer != peer || offset >= r->length || offset % p->segment_bytes)
@@ -491,14 +587,11 @@ static int land(void *self, uint32_t peer, const struct optcc_frame *head, const
     set(p->came, r->bits + segment);
     if (r->at_ns < at_ns)
         r->at_ns = at_ns;
-    if (!r->reduce)
-        memcpy(p->buffer + r->offset + offset, bytes, length);
-    else if (r->before == 0)
-        fold_into(p, r->offset + offset, length, bytes);
-    else
-        memcpy(p->early + r->kept + offset, bytes, length);
-    if (++r->landed == r->segments && r->before == 0)
-        finish(p, i);
+    const struct work w = {.receive = i, .segment = segment, .target = r->before == 0 ? IN_PLACE : EARLY,
+                           .bytes = bytes, .name = name};
+    if (!give(p, &w))
+        return OPTCC_AGAIN;
+    done(p, &w);
     return OPTCC_OK;
 }
 
@@ -533,6 +626,62 @@ void optcc_program_landings(const struct optcc_program *p, uint32_t *rows, uint6
     }
 }
 
+static int late(const void *self) { return ((const struct optcc_program *)self)->folder != NULL; }
+
+/* The folder is lost, and does nothing any more. */
+static int give_up(struct optcc_program *p)
+{
+    p->stopped = 1;
+    p->oldest = p->unbegun = p->newest;
+    return OPTCC_LOST;
+}
+
+static int landed(void *self, uint64_t *name)
+{
+    struct optcc_program *p = self;
+    while (p->oldest < p->newest) {
+        while (p->unbegun < p->newest) {
+            struct work *w = &p->work[p->unbegun % p->work_room];
+            const struct optcc_job job = job_of(p, w);
+            const int begun = p->folder->begin(p->folder_self, &job, &w->ticket);
+            if (begun == OPTCC_LOST)
+                return give_up(p);
+            if (begun != OPTCC_OK)
+                break;
+            p->unbegun++;
+        }
+        if (p->oldest == p->unbegun)
+            break;
+        const struct work w = p->work[p->oldest % p->work_room];
+        const int ended = p->folder->done(p->folder_self, w.ticket);
+        if (ended == OPTCC_LOST)
+            return give_up(p);
+        if (ended != OPTCC_OK)
+            break;
+        p->oldest++;
+        done(p, &w);
+        if (w.target != FROM_EARLY) {
+            *name = w.name;
+            return OPTCC_OK;
+        }
+    }
+    return OPTCC_AGAIN;
+}
+
+static uint64_t due_ns(const void *self)
+{
+    const struct optcc_program *p = self;
+    return p->oldest < p->newest ? p->folder->poll_ns : UINT64_MAX;
+}
+
+static void stop(void *self)
+{
+    struct optcc_program *p = self;
+    p->stopped = 1;
+    p->newest = p->unbegun;
+}
+
 const struct optcc_source OPTCC_ROWS_SOURCE = {.segment = segment_of, .peer = peer_of, .ready = ready_after,
                                                .next = next_of, .taken = taken, .piece = piece_of, .land = land,
-                                               .whole = whole};
+                                               .whole = whole, .late = late, .landed = landed, .due_ns = due_ns,
+                                               .stop = stop};

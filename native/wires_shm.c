@@ -13,6 +13,13 @@
  * NICs may ail, on purpose: a link goes down and comes back, frames disappear, a rate falls. A rank whose process has
  * ended is silent.
  *
+ * A payload in memory that its rank has lent is not copied: the frame says where it is, and the reader reads it there.
+ * It has left when the reader says so: it counts what it takes and what it returns. A fence is drained when both counts
+ * are equal. What was lent before a fence and is taken after it is returned unread: the reader counts it as taken, then
+ * looks for fences; the writer counts the fence, then looks at what is taken. So one of them sees the other. A reader
+ * that stands still may keep a fence waiting, but only for as long as a peer may be silent: then the writer says that it
+ * no longer vouches for what was lent, and a reader that finds this said after it has read has lost the collective.
+ *
  * What others write is checked before it is believed: a ring's counters, lengths, lanes. Who writes what cannot be loses
  * the wires of that ring.
  */
@@ -30,6 +37,7 @@
 
 enum {
     LINE = 64,               /* bytes of a cache line: frames begin at one */
+    SHORT = 4096,            /* bytes: to copy so much costs less than to return it */
     CONTROL_BYTES = 1 << 15, /* of a ring of frames without payload: 256 of them. More at once are lost, and said again */
 };
 static const uint64_t SKIP = UINT64_MAX;
@@ -44,10 +52,28 @@ struct ring {
 };
 
 struct prefix { /* in front of each frame */
-    uint64_t length; /* of the frame; SKIP: go on at the ring's beginning */
+    uint64_t length; /* of the frame with its payload; SKIP: go on at the ring's beginning */
     uint32_t lane;
-    uint32_t unused;
+    uint32_t lent;   /* 1: a `struct place` follows the head; 0: the payload does */
     uint64_t due_ns; /* not to be handed over before; 0: at once */
+};
+
+struct place { /* of a payload that is lent */
+    uint64_t region, offset; /* bytes */
+    uint64_t fences;         /* as they were when it was posted */
+};
+
+struct region {
+    const unsigned char *at; /* NULL: none */
+    uint64_t bytes;
+    int host;
+};
+
+struct loan { /* of a wire, one way */
+    _Alignas(LINE) _Atomic uint64_t fences; /* by the writer */
+    _Atomic uint64_t forced;                /* what was lent before so many fences may have changed */
+    _Alignas(LINE) _Atomic uint64_t taken;  /* by the reader: payloads that were lent */
+    _Atomic uint64_t returned;
 };
 
 enum { LINK_UP, LINK_DOWN, LINK_REFUSES }; /* of a NIC, as others see it */
@@ -82,6 +108,12 @@ struct one { /* a wire at this rank */
     uint32_t left;    /* payloads whose LEFT is still to be said */
     uint32_t cause;   /* of DIED */
     int fenced, died, back; /* still to be said */
+    struct loan *out, *in;
+    uint64_t taken, returned, fences; /* as in the loans; what the other side does not change */
+    uint64_t lent, far_returned;      /* payloads; of those, as seen last */
+    uint64_t forgotten;               /* of those, the first ones, whose LEFT is not said */
+    uint64_t until_ns;                /* a fence waits so long */
+    int draining;     /* a fence waits */
     int gone;         /* a link was down when it was looked at last */
     int no_data, no_acks; /* what disappears on its way, here */
 };
@@ -97,6 +129,8 @@ struct own_nic {
 struct optcc_shm {
     uint32_t rank, ranks, nics, wires, ins, outs, next;
     uint32_t owed; /* how much is still to be said */
+    uint32_t lending; /* wires with something lent that is not returned, or a fence that waits */
+    uint64_t patience_ns; /* for a reader, at a fence */
     uint64_t seen; /* changes */
     struct start *start;
     struct door *door;      /* by rank */
@@ -106,6 +140,9 @@ struct optcc_shm {
     uint32_t *control;      /* by peer: index of the outgoing ring */
     uint32_t *wire_of;      /* by peer and lane */
     struct own_nic nic[OPTCC_MAX_NICS];
+    struct region mine[OPTCC_MAX_REGIONS];
+    struct region *theirs; /* by rank and number */
+    uint8_t *ended;        /* by rank: its process has */
 };
 
 static uint64_t in_lines(uint64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
@@ -196,6 +233,23 @@ static unsigned char *place(struct one_ring *r, uint64_t whole)
     return r->ring->bytes + r->own % r->bytes;
 }
 
+/* Whether a payload is to be lent, and then where it is. */
+static int lends(const struct optcc_shm *s, const struct one *w, const void *payload, uint32_t length,
+                 struct place *where)
+{
+    for (uint32_t i = 0; payload && i < OPTCC_MAX_REGIONS; i++) {
+        const struct region *r = &s->mine[i];
+        const uint64_t offset = (uint64_t)((uintptr_t)payload - (uintptr_t)r->at);
+        if (!r->at || (uintptr_t)payload < (uintptr_t)r->at || offset > r->bytes || length > r->bytes - offset)
+            continue;
+        *where = (struct place){.region = i, .offset = offset, .fences = w->fences};
+        return !r->host || length > SHORT;
+    }
+    return 0;
+}
+
+static int busy(const struct one *w) { return w->draining || w->far_returned < w->lent; }
+
 static int post(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload, uint64_t ready_ns)
 {
     struct optcc_shm *s = self;
@@ -205,24 +259,33 @@ static int post(void *self, uint32_t wire, const struct optcc_frame *head, const
     if (n->broken || w->gone)
         return OPTCC_LOST;
     struct one_ring *r = &s->out[payload ? w->ring : s->control[ends->peer]];
-    const uint64_t length = sizeof *head + head->length, whole = in_lines(sizeof(struct prefix) + length);
+    struct place where;
+    const int lent = lends(s, w, payload, head->length, &where);
+    const uint64_t length = sizeof *head + head->length;
+    const uint64_t whole = in_lines(sizeof(struct prefix) + (lent ? sizeof *head + sizeof where : length));
     unsigned char *const to = place(r, whole);
     if (!to)
         return OPTCC_AGAIN;
     const uint64_t due_ns = payload ? due(n, far_of(s, wire), head->length, ready_ns) : 0;
-    if (payload) {
+    const int lost = payload ? w->no_data : w->no_acks;
+    if (payload && (!lent || lost)) {
         w->left++;
         s->owed++;
     }
-    if (payload ? w->no_data : w->no_acks) {
+    if (lost) {
         n->dropped++;
         return OPTCC_OK;
     }
-    const struct prefix prefix = {.length = length, .lane = ends->lane, .due_ns = due_ns};
+    const struct prefix prefix = {.length = length, .lane = ends->lane, .lent = (uint32_t)lent, .due_ns = due_ns};
     memcpy(to, &prefix, sizeof prefix);
     memcpy(to + sizeof prefix, head, sizeof *head);
-    if (payload)
+    if (lent) {
+        memcpy(to + sizeof prefix + sizeof *head, &where, sizeof where);
+        s->lending += !busy(w);
+        w->lent++;
+    } else if (payload) {
         memcpy(to + sizeof prefix + sizeof *head, payload, head->length);
+    }
     r->own += whole;
     atomic_store_explicit(&r->ring->written, r->own, memory_order_release);
     wake(&s->door[ends->peer]);
@@ -234,6 +297,46 @@ static void died(struct optcc_shm *s, uint32_t wire, enum optcc_cause cause)
     s->owed += !s->one[wire].died;
     s->one[wire].died = 1;
     s->one[wire].cause = cause;
+}
+
+/* What the reader has returned. A peer that returns what it was not lent has lost the wire. */
+static void collect(struct optcc_shm *s, uint32_t wire)
+{
+    struct one *w = &s->one[wire];
+    if (!busy(w))
+        return;
+    if (w->far_returned < w->lent) {
+        const uint64_t returned = atomic_load_explicit(&w->out->returned, memory_order_acquire);
+        if (returned < w->far_returned || returned > w->lent) {
+            w->far_returned = w->lent;
+            died(s, wire, OPTCC_CLOSED);
+        } else {
+            const uint64_t from = latest(w->far_returned, w->forgotten);
+            const uint32_t left = returned > from ? (uint32_t)(returned - from) : 0;
+            w->left += left;
+            s->owed += left;
+            w->far_returned = returned;
+        }
+    }
+    if (w->draining) {
+        /* In this order: what is taken after this `returned` was read is not read. */
+        const uint64_t returned = atomic_load_explicit(&w->out->returned, memory_order_acquire);
+        const int drained = returned == atomic_load(&w->out->taken) || s->ended[s->wire[wire].peer];
+        if (!drained && now(NULL) < w->until_ns)
+            return;
+        if (!drained)
+            atomic_store(&w->out->forced, w->fences);
+        w->draining = 0;
+        w->fenced = 1;
+        s->owed++;
+    }
+    s->lending -= !busy(w);
+}
+
+static void collect_all(struct optcc_shm *s)
+{
+    for (uint32_t i = 0; s->lending && i < s->wires; i++)
+        collect(s, i);
 }
 
 /* Links have changed: whose wires are gone, and whose may be back? */
@@ -291,6 +394,34 @@ static int broken(struct optcc_shm *s, struct one_ring *r)
     return 0;
 }
 
+/* What a frame takes in its ring. */
+static uint64_t whole_of(const struct prefix *prefix)
+{
+    return in_lines(sizeof *prefix + (prefix->lent ? sizeof(struct optcc_frame) + sizeof(struct place) : prefix->length));
+}
+
+/* A payload that is lent: 1 and where it is; 0: it may not be read any more; -1: it cannot be. */
+static int take(struct optcc_shm *s, uint32_t wire, struct optcc_event *event, int unread)
+{
+    struct one *w = &s->one[wire];
+    struct place where;
+    memcpy(&where, (const unsigned char *)event->bytes + sizeof(struct optcc_frame), sizeof where);
+    const uint64_t length = event->length - sizeof(struct optcc_frame);
+    if (where.region >= OPTCC_MAX_REGIONS)
+        return -1;
+    const struct region *const r = &s->theirs[(uint64_t)s->wire[wire].peer * OPTCC_MAX_REGIONS + where.region];
+    if (!r->at || where.offset > r->bytes || length > r->bytes - where.offset)
+        return -1;
+    atomic_store(&w->in->taken, ++w->taken);
+    if (unread || atomic_load(&w->in->fences) != where.fences) {
+        atomic_store_explicit(&w->in->returned, ++w->returned, memory_order_release);
+        return 0;
+    }
+    event->payload = r->at + where.offset;
+    event->held = where.fences + 1;
+    return 1;
+}
+
 /* Whether a ring has a frame; the first one's prefix. It is 0 for a ring that was found broken. */
 static int first(struct optcc_shm *s, struct one_ring *r, struct prefix *prefix)
 {
@@ -309,8 +440,9 @@ static int first(struct optcc_shm *s, struct one_ring *r, struct prefix *prefix)
             r->own += r->bytes - at;
             continue;
         }
-        if (prefix->length > r->bytes || in_lines(sizeof *prefix + prefix->length) > there ||
-            at + in_lines(sizeof *prefix + prefix->length) > r->bytes)
+        const uint64_t head = sizeof(struct optcc_frame), most = prefix->lent ? OPTCC_MAX_SEGMENT + head : r->bytes;
+        const uint64_t whole = whole_of(prefix);
+        if (prefix->length > most || prefix->length < head || whole > there || at + whole > r->bytes)
             return broken(s, r);
         return 1;
     }
@@ -333,18 +465,22 @@ static int look(struct optcc_shm *s, struct one_ring *r, struct optcc_event *eve
     while (first(s, r, &prefix)) {
         if (prefix.due_ns && prefix.due_ns > now(NULL))
             return 0;
-        r->polled = in_lines(sizeof prefix + prefix.length);
+        r->polled = whole_of(&prefix);
         const uint32_t wire =
             prefix.lane < OPTCC_MAX_LANES ? s->wire_of[r->peer * OPTCC_MAX_LANES + prefix.lane] : UINT32_MAX;
-        if (wire != UINT32_MAX && (r->control || s->wire[wire].nic == r->nic) && !s->one[wire].gone) {
-            if (!(r->control ? s->one[wire].no_acks : s->one[wire].no_data)) {
-                *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = wire, .length = prefix.length,
-                                              .bytes = r->ring->bytes + r->own % r->bytes + sizeof prefix,
-                                              .at_ns = prefix.due_ns};
-                return 1;
-            }
-            s->nic[s->wire[wire].nic].dropped++;
-        }
+        if (wire == UINT32_MAX || (!r->control && s->wire[wire].nic != r->nic) || (r->control && prefix.lent))
+            return broken(s, r);
+        struct one *const w = &s->one[wire];
+        const int lost = r->control ? w->no_acks : w->no_data;
+        *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = wire, .length = prefix.length,
+                                      .bytes = r->ring->bytes + r->own % r->bytes + sizeof prefix,
+                                      .at_ns = prefix.due_ns};
+        const int taken = prefix.lent ? take(s, wire, event, lost || w->gone) : !lost && !w->gone;
+        if (taken < 0)
+            return broken(s, r);
+        if (taken)
+            return 1;
+        s->nic[s->wire[wire].nic].dropped += lost;
         give_back(r);
     }
     return 0;
@@ -354,6 +490,7 @@ static void poll(void *self, struct optcc_event *event)
 {
     struct optcc_shm *s = self;
     look_at_links(s);
+    collect_all(s);
     if (s->owed && say(s, event))
         return;
     for (uint32_t i = 0; i < s->ins; i++) {
@@ -369,9 +506,24 @@ static void fence(void *self, uint32_t wire)
 {
     struct optcc_shm *s = self;
     struct one *w = &s->one[wire];
-    s->owed = s->owed - w->left - (uint32_t)w->fenced + 1;
+    s->owed -= w->left + (uint32_t)w->fenced;
     w->left = 0;
-    w->fenced = 1;
+    w->fenced = 0;
+    w->forgotten = w->lent;
+    atomic_store(&w->out->fences, ++w->fences);
+    s->lending += !busy(w);
+    w->draining = 1;
+    w->until_ns = now(NULL) + s->patience_ns;
+    collect(s, wire);
+}
+
+static int release(void *self, uint32_t wire, uint64_t held)
+{
+    struct optcc_shm *s = self;
+    struct one *w = &s->one[wire];
+    atomic_store(&w->in->returned, ++w->returned);
+    wake(&s->door[s->wire[wire].peer]);
+    return atomic_load(&w->in->forced) < held ? OPTCC_OK : OPTCC_LOST;
 }
 
 static int renew(void *self, uint32_t wire)
@@ -389,6 +541,7 @@ static void sleep_for(void *self, uint64_t ns)
     struct prefix prefix;
     atomic_store(&door->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
+    collect_all(s);
     int awake = s->owed || atomic_load(&s->start->changes) != s->seen;
     for (uint32_t i = 0; !awake && i < s->ins; i++)
         if (give_back(&s->in[i]), first(s, &s->in[i], &prefix)) {
@@ -404,7 +557,7 @@ static void sleep_for(void *self, uint64_t ns)
     atomic_store(&door->asleep, 0);
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, release};
 
 /* ---- faults on purpose ------------------------------------------------------------------------------------------- */
 
@@ -475,7 +628,9 @@ static int joined(const struct optcc_shm_config *c, uint32_t a, uint32_t b)
 
 static uint64_t rings_of(const struct optcc_shm_config *c, uint32_t from, uint32_t to)
 {
-    return joined(c, from, to) ? ring_size(CONTROL_BYTES) + c->nics[to] * ring_size(c->ring_bytes) : 0;
+    return joined(c, from, to) ? OPTCC_MAX_LANES * sizeof(struct loan) + ring_size(CONTROL_BYTES) +
+                                     c->nics[to] * ring_size(c->ring_bytes)
+                               : 0;
 }
 
 static int sane(const struct optcc_shm_config *c)
@@ -511,11 +666,15 @@ static void find_rings(struct optcc_shm *s, const struct optcc_shm_config *c, un
 {
     for (uint32_t from = 0; from < c->ranks; from++)
         for (uint32_t to = 0; to < c->ranks; to++) {
-            unsigned char *own = at;
+            struct loan *const loans = (struct loan *)(void *)at;
+            unsigned char *own = at + OPTCC_MAX_LANES * sizeof *loans;
             at += rings_of(c, from, to);
             if (!joined(c, from, to) || (from != s->rank && to != s->rank))
                 continue;
             const uint32_t peer = from == s->rank ? to : from;
+            for (uint32_t i = 0; i < s->wires; i++)
+                if (c->wire[i].peer == peer && c->wire[i].lane < OPTCC_MAX_LANES)
+                    *(from == s->rank ? &s->one[i].out : &s->one[i].in) = &loans[c->wire[i].lane];
             struct one_ring *const ends = from == s->rank ? s->out : s->in;
             uint32_t *const count = from == s->rank ? &s->outs : &s->ins;
             if (from == s->rank) {
@@ -561,8 +720,10 @@ int optcc_shm_open(const struct optcc_shm_config *c, void *memory, struct optcc_
     s->one = calloc(c->wires ? c->wires : 1, sizeof *s->one);
     s->wire = calloc(c->wires ? c->wires : 1, sizeof *s->wire);
     s->control = calloc(c->ranks, sizeof *s->control);
+    s->theirs = calloc((uint64_t)c->ranks * OPTCC_MAX_REGIONS, sizeof *s->theirs);
+    s->ended = calloc(c->ranks, sizeof *s->ended);
     s->wire_of = malloc((uint64_t)c->ranks * OPTCC_MAX_LANES * sizeof *s->wire_of);
-    int result = s->in && s->out && s->one && s->wire && s->control && s->wire_of ? OPTCC_OK : OPTCC_MEMORY;
+    int result = s->in && s->out && s->one && s->wire && s->control && s->wire_of && s->theirs && s->ended ? OPTCC_OK : OPTCC_MEMORY;
     if (result == OPTCC_OK) {
         memset(s->wire_of, 0xff, (uint64_t)c->ranks * OPTCC_MAX_LANES * sizeof *s->wire_of);
         s->start = memory;
@@ -593,7 +754,44 @@ void optcc_shm_close(struct optcc_shm *s)
     free(s->wire);
     free(s->control);
     free(s->wire_of);
+    free(s->theirs);
+    free(s->ended);
     free(s);
+}
+
+int optcc_shm_lend(struct optcc_shm *s, const void *base, uint64_t bytes, int host, uint32_t *region)
+{
+    for (uint32_t i = 0; base && bytes && i < OPTCC_MAX_REGIONS; i++)
+        if (!s->mine[i].at) {
+            s->mine[i] = (struct region){base, bytes, host};
+            *region = i;
+            return OPTCC_OK;
+        }
+    return OPTCC_BAD;
+}
+
+int optcc_shm_unlend(struct optcc_shm *s, uint32_t region)
+{
+    if (region >= OPTCC_MAX_REGIONS || !s->mine[region].at)
+        return OPTCC_BAD;
+    s->mine[region] = (struct region){0};
+    return OPTCC_OK;
+}
+
+int optcc_shm_reach(struct optcc_shm *s, uint32_t peer, uint32_t region, const void *here, uint64_t bytes)
+{
+    if (peer >= s->ranks || peer == s->rank || region >= OPTCC_MAX_REGIONS || !here != !bytes)
+        return OPTCC_BAD;
+    s->theirs[(uint64_t)peer * OPTCC_MAX_REGIONS + region] = (struct region){here, bytes, 0};
+    return OPTCC_OK;
+}
+
+int optcc_shm_gone(struct optcc_shm *s, uint32_t peer)
+{
+    if (peer >= s->ranks || peer == s->rank)
+        return OPTCC_BAD;
+    s->ended[peer] = 1;
+    return OPTCC_OK;
 }
 
 int optcc_shm_engine(struct optcc_shm *s, const struct optcc_config *config, struct optcc_engine **engine)
@@ -603,6 +801,7 @@ int optcc_shm_engine(struct optcc_shm *s, const struct optcc_config *config, str
     own.ranks = s->ranks;
     own.nics = s->nics;
     own.wires = s->wires;
+    s->patience_ns = own.return_ns;
     const uint64_t whole = in_lines(sizeof(struct prefix) + sizeof(struct optcc_frame) + own.segment_bytes);
     for (uint32_t i = 0; i < s->outs; i++)
         if (!s->out[i].control && s->out[i].bytes < 2 * whole)

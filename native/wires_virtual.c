@@ -4,6 +4,8 @@
  * A NIC sends one payload at a time at its rate, and takes them in at its rate in the order in which they have left
  * their senders; `latency` lies between the two. Frames without payload do not queue behind payloads, as over a queue
  * pair of their own. A payload is read when it leaves, as late as a NIC may, and goes on being held while a NIC is mute.
+ *
+ * A rank's folder, if it is given one, does jobs later, out of order, few at a time; each reads and writes at its end.
  */
 #include "engine.h"
 
@@ -19,7 +21,7 @@ struct frame {
     uint64_t start_ns;
     const void *payload; /* until it has left */
     uint64_t length;     /* bytes, with the head */
-    uint32_t cancelled, leaving;
+    uint32_t cancelled, leaving, held;
     uint64_t bytes[];    /* head and payload */
 };
 
@@ -43,6 +45,13 @@ struct task {
     enum optcc_op op;
 };
 
+enum { JOBS = 4 }; /* that a folder does at a time */
+
+struct job {
+    struct optcc_job job;
+    int given, done;
+};
+
 struct rank {
     struct optcc_world *world;
     uint32_t number, nics, wires, tasks, done;
@@ -57,9 +66,11 @@ struct rank {
     enum optcc_play (*play)(void *context); /* NULL: tasks */
     void *context;
     int paused, killed, lost, running, played;
+    struct job jobs[JOBS];
+    uint64_t job_ns;      /* the longest that one takes */
 };
 
-enum happening { LEAVE, LAND, NEWS, FAULT };
+enum happening { LEAVE, LAND, NEWS, FAULT, JOB };
 
 struct event {
     uint64_t at_ns, number; /* of those of one time the first made comes first */
@@ -231,7 +242,8 @@ static int post(void *self, uint32_t wire, const struct optcc_frame *head, const
 static void poll(void *self, struct optcc_event *event)
 {
     struct rank *r = self;
-    free(r->polled);
+    if (r->polled && !r->polled->held)
+        free(r->polled);
     struct frame *f = r->polled = r->first;
     if (!f) {
         *event = (struct optcc_event){.news = OPTCC_NOTHING};
@@ -239,7 +251,21 @@ static void poll(void *self, struct optcc_event *event)
     }
     if (!(r->first = f->next))
         r->last = &r->first;
-    *event = (struct optcc_event){.news = f->news, .wire = f->wire, .length = f->length, .bytes = f->bytes};
+    f->held = f->news == OPTCC_FRAME && f->length > sizeof(struct optcc_frame);
+    *event = (struct optcc_event){.news = f->news, .wire = f->wire, .length = f->length, .bytes = f->bytes,
+                                  .held = f->held ? (uintptr_t)f : 0};
+}
+
+static int release(void *self, uint32_t wire, uint64_t held)
+{
+    struct rank *r = self;
+    struct frame *f = (struct frame *)(uintptr_t)held;
+    (void)wire;
+    memset((unsigned char *)f->bytes + sizeof(struct optcc_frame), 0x5a, f->length - sizeof(struct optcc_frame));
+    f->held = 0;
+    if (f != r->polled)
+        free(f);
+    return OPTCC_OK;
 }
 
 /* What is given to the NIC for this wire is dropped. */
@@ -264,7 +290,53 @@ static int renew(void *self, uint32_t wire)
     return r->nic[r->end[wire].nic].dead ? OPTCC_LOST : OPTCC_OK;
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, NULL};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, NULL, release};
+
+/* ---- a folder that takes its time -------------------------------------------------------------------------------- */
+
+static int begin_job(void *self, const struct optcc_job *job, uint64_t *ticket)
+{
+    struct rank *r = self;
+    struct optcc_world *w = r->world;
+    for (uint32_t i = 0; i < JOBS; i++)
+        if (!r->jobs[i].given) {
+            r->jobs[i] = (struct job){.job = *job, .given = 1};
+            *ticket = i;
+            push(w, (struct event){.at_ns = w->now_ns + 1 + draw(w) % r->job_ns, .what = JOB, .rank = r->number,
+                                   .value = i});
+            return OPTCC_OK;
+        }
+    return OPTCC_AGAIN;
+}
+
+static int job_done(void *self, uint64_t ticket)
+{
+    struct job *job = &((struct rank *)self)->jobs[ticket];
+    if (!job->done)
+        return OPTCC_AGAIN;
+    job->given = job->done = 0;
+    return OPTCC_OK;
+}
+
+static void do_job(struct rank *r, uint64_t ticket)
+{
+    struct job *j = &r->jobs[ticket];
+    if (j->job.fold)
+        optcc_fold((enum optcc_type)j->job.type, (enum optcc_op)j->job.op, j->job.to, j->job.from, j->job.bytes / optcc_type_bytes(j->job.type));
+    else
+        memcpy(j->job.to, j->job.from, j->job.bytes);
+    j->done = 1;
+}
+
+static const struct optcc_folder FOLDER = {begin_job, job_done, 200};
+
+int optcc_world_folder(struct optcc_world *w, uint32_t rank, struct optcc_program *program, uint64_t most_ns)
+{
+    if (rank >= w->ranks || !most_ns)
+        return OPTCC_BAD;
+    w->rank[rank].job_ns = most_ns;
+    return optcc_program_use(program, &FOLDER, &w->rank[rank], NULL);
+}
 
 /* ---- making one -------------------------------------------------------------------------------------------------- */
 
@@ -488,6 +560,9 @@ static void happen(struct optcc_world *w, const struct event *e)
     case NEWS:
         deliver(&w->rank[f->to], f);
         break;
+    case JOB:
+        do_job(&w->rank[e->rank], e->value);
+        break;
     default:
         strike(w, e);
     }
@@ -522,6 +597,8 @@ static void act(struct optcc_world *w, struct rank *r)
         r->running = 0;
         for (uint32_t i = 0; i < r->nics; i++)
             w->touched += r->nic[i].given != NULL;
+        for (uint32_t i = 0; i < JOBS; i++)
+            w->touched += r->jobs[i].given && !r->jobs[i].done;
         if (result != OPTCC_OK) {
             r->lost = 1;
             return;

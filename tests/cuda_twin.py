@@ -20,10 +20,13 @@ from typing import Any
 
 import numpy as np
 
+from optcc.machine.native import library
 from optcc.runtime.devices import host
 from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
+from optcc.runtime.devices.gpu_memory import Allocation
 from optcc.runtime.devices.host import Array, Op, name_of
 from optcc.runtime.devices.launches import LINE, WIDTHS, Launches, Tickets
+from optcc.runtime.devices.resident import OPS, TYPES
 
 GARBAGE = 0x5A
 """What fresh memory holds."""
@@ -149,6 +152,36 @@ class TwinGpu:
             self._tickets.done[0] = ticket
         return 0
 
+    def pinned(self, count: int, dtype: np.dtype[Any]) -> Array:
+        return np.empty(count, dtype)
+
+    def serve(
+        self,
+        dtype: np.dtype[Any],
+        op: Op,
+        blocks: int,
+        slots: tuple[int, int],
+        done: int,
+        first: int,
+        stream: object = None,
+    ) -> None:
+        """The resident kernel, as a thread, by the twin of native/folder_gpu.c, once what was given before is done."""
+        assert slots == (done + 128 * blocks, 1024)
+        twin, lib = ctypes.c_void_p(), library()
+        kind, how = TYPES.index(name_of(dtype)), OPS.index(op)
+        opened = lib.optcc_gpu_twin_open(
+            ctypes.c_void_p(done), blocks, kind, how, ctypes.c_uint64(first), ctypes.c_uint64(first), ctypes.byref(twin)
+        )
+        assert opened == 0
+        self.wait()
+
+        def run() -> None:
+            while lib.optcc_gpu_twin_step(twin, 4 * blocks):
+                time.sleep(0)
+            lib.optcc_gpu_twin_close(twin)
+
+        threading.Thread(target=run, daemon=True).start()
+
     def mark(self) -> Any:
         return TwinEvent(self, self._given)
 
@@ -177,6 +210,11 @@ class TwinGpu:
         self.wait()
         return host_view(array).copy()
 
+    def allocation(self, array: DeviceArray) -> Allocation:
+        memory = array.owner[1] if isinstance(array.owner, tuple) else array.owner
+        assert isinstance(memory, np.ndarray)
+        return Allocation(memory.ctypes.data, memory.nbytes, id(memory))
+
     def share(self, array: DeviceArray) -> SharedArray:
         return SharedArray(array.address.to_bytes(8, "little"), 0, array.count, name_of(array.dtype), 0)
 
@@ -204,6 +242,6 @@ class SharedTwin(TwinGpu):
     @contextmanager
     def open_shared(self, shared: SharedArray) -> Iterator[DeviceArray]:
         fd = os.open(shared.handle, os.O_RDWR)
-        memory = np.frombuffer(mmap.mmap(fd, shared.count), np.uint8)
+        memory = np.frombuffer(mmap.mmap(fd, shared.count * host.dtype_of(shared.dtype).itemsize), np.uint8)
         os.close(fd)
         yield DeviceArray(memory.ctypes.data, shared.count, host.dtype_of(shared.dtype), self.index, memory)

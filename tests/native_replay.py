@@ -360,6 +360,8 @@ class World:
         self.job = weather["seed"] ^ 0x5EED
         self.world = lib.optcc_world_open(ground.ranks, byref(Weather(**weather)))
         self.programs: list[Any] = []
+        self.job_ns = 0
+        """The longest that a folder takes for a job; 0: the processor folds, at once."""
         self.segments = 0
         self.tasks: list[tuple[list[Array], list[Array], list[Array]]] = []
         for rank, mine in enumerate(ground.nics):
@@ -401,6 +403,8 @@ class World:
         """A rank's part of a schedule."""
         made = program(self.lib, schedule, rank, self.segment, self.ground.lanes(schedule))
         self.programs.append(made)
+        if self.job_ns:
+            self._call("optcc_world_folder", rank, made, self.job_ns)
         return made
 
     def task(self, schedule: Schedule, dtype: str, op: Op, given: list[Array], right: list[Array]) -> None:
@@ -587,13 +591,16 @@ def script(seed: int) -> Script:
     return Script(ground, tasks, weather, faults)
 
 
-def play(lib: Any, seed: int, doomed: bool = False) -> Outcome:
+def play(lib: Any, seed: int, doomed: bool = False, late: bool = False) -> Outcome:
     """Play a seed, bounded in virtual time. What should come of it: `Outcome.fault` is empty.
 
     doomed : a rank is killed, too, and all others must end, well or not (`Outcome.doomed_fault`)
+    late : copies and folds are done by a folder that takes its time, now and then longer than a wire may be silent
     """
     said = script(seed)
     with World(lib, said.ground, said.weather) as world:
+        if late:
+            world.job_ns = random.Random(seed * 7).choice((1, 1000, world.suspect_ns // 10, 2 * world.suspect_ns))
         for _, schedule, dtype, op in said.tasks:
             world.task(schedule, dtype, op, *RIGHT.of(schedule, dtype, op))
         healthy_ns = 4 * 16384 / said.ground.slowest * 1e9 + 40 * said.weather["latency_ns"]
@@ -756,6 +763,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("seeds", nargs="*", type=int)
     parser.add_argument("--doomed", action="store_true", help="a rank is killed, too")
+    parser.add_argument("--late", action="store_true", help="a folder that takes its time")
     parser.add_argument("--fuzz", type=int, default=0, metavar="N", help="N messages of a peer that lies")
     parser.add_argument(
         "--latency", nargs="*", type=int, default=[], metavar="RANKS", help="of calls between processes"
@@ -770,7 +778,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return subprocess.run(
                 [
                     *(sys.executable, "-m", "tests.native_replay", "--library", str(library)),
-                    *("--fuzz", str(given.fuzz), *["--doomed"] * given.doomed, *map(str, given.seeds)),
+                    *(
+                        "--fuzz",
+                        str(given.fuzz),
+                        *["--doomed"] * given.doomed,
+                        *["--late"] * given.late,
+                        *map(str, given.seeds),
+                    ),
                 ],
                 cwd=ROOT,
                 env=sanitized(),
@@ -778,7 +792,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ).returncode
         lib = load(library)
         for seed in given.seeds:
-            said, outcome = script(seed), play(lib, seed, given.doomed)
+            said, outcome = script(seed), play(lib, seed, given.doomed, given.late)
             fault = outcome.doomed_fault if given.doomed else outcome.fault
             calls = ", ".join(f"{family} {dtype} {op}" for family, _, dtype, op in said.tasks)
             print(f"seed {seed}: {said.ground.name}; {calls}; {said.weather}; {len(said.faults)} faults")

@@ -371,7 +371,7 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "what has landed is taken again": Mutant(
-        "flow.c", "if (f->seq < p->floor || (f->seq - p->floor < OPTCC_SPAN && p->landed[place / 64] & mark))", "if (0)"
+        "flow.c", "if (f->seq < p->floor || (near && (p->landed[place / 64] | p->taking[place / 64]) & mark))", "if (0)"
     ),
     "a segment is taken under two numbers": Mutant("program.c", "|| bit(p->came, r->bits + segment))", ")"),
     "a segment may be as long as it likes": Mutant(
@@ -381,14 +381,14 @@ MUTANTS = {
     "what a lost wire carried is forgotten": Mutant(
         "flow.c", "o->is == FLYING && o->wire == w->index)", "o->is == FLYING && o->wire == w->index && 0)"
     ),
-    "folds as they come": Mutant("program.c", "else if (r->before == 0)", "else if (1)"),
-    "what came early is not folded": Mutant("program.c", "if (bit(p->came, r->bits + s))", "if (0)"),
-    "a row is sent before all that it waits for": Mutant("program.c", ".waits == 0)", ".waits <= 1)"),
+    "folds as they come": Mutant("program.c", "r->before == 0 ? IN_PLACE : EARLY", "IN_PLACE"),
+    "what came early is not folded": Mutant("program.c", "if (bit(p->kept, r->bits + s))", "if (0)"),
+    "a row is sent before all that it waits for": Mutant("program.c", "--s->waits == 0)", "--s->waits <= 1)"),
     "the window does not open again": Mutant("flow.c", "w->flying -= o->length;", "w->flying -= o->length / 2;"),
     "the buffer is given back before the NIC has read it": Mutant(
-        "flow.c", "if (!e->program || e->in_hand)", "if (!e->program)"
+        "flow.c", "if (!e->program || e->in_hand ||", "if (!e->program ||"
     ),
-    "a fence gives nothing back": Mutant("flow.c", "e->in_hand -= w->in_hand;", ""),
+    "a fence gives nothing back": Mutant("flow.c", "    given_back(e, w, w->in_hand);\n    note", "    note"),
     "sends before the peer has begun": Mutant("flow.c", "if (p->far_begun < p->begun ||", "if ("),
     "a life is asked for that is over": Mutant("flow.c", "w->knocked = w->epoch + 1;", "w->knocked = w->epoch;"),
     "an answer clears no doubt": Mutant("flow.c", "[ANSWERED] = answered, ", ""),

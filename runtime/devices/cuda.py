@@ -16,6 +16,7 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
+from optcc.runtime.devices.gpu_memory import Allocation, allocation_of
 from optcc.runtime.devices.host import Array, Op, dtype_of, name_of
 from optcc.runtime.devices.interop import borrow, demand_alike, stream_pointer
 from optcc.runtime.devices.launches import LINE, THREADS, WIDTHS, Launches, Tickets, launch_function
@@ -32,6 +33,9 @@ BLOCK = 2 << 20
 SOURCE = Path(__file__).parent / "kernels" / "fold.cu"
 LEGACY_STREAM = 1
 """cudaStreamLegacy: waits for, and is waited for by, all streams that are not made non-blocking."""
+
+RESIDENT_THREADS = 512
+"""Of a block of the resident kernel: as many as its launch bounds say."""
 
 Event = Any  # cupy.cuda.Event
 Stream = Any  # cupy.cuda.Stream
@@ -68,7 +72,7 @@ class Gpu:
             raise InputError("no such GPU", where="device cuda", expected=f"a number below {count}", got=index)
         self.index = index
         cupy.cuda.Device(index).use()
-        self.stream, self.arrivals, self.departures = (self.new_stream() for _ in range(3))
+        self.stream, self.arrivals, self.departures, self.resident = (self.new_stream() for _ in range(4))
         self._kernels: dict[tuple[np.dtype[Any], str, int | None], Any] = {}
         self._told: tuple[DeviceArray, Tickets] | None = None  # how many blocks have arrived
 
@@ -211,6 +215,30 @@ class Gpu:
         )
         return Launches(launch_function(), self.stream.ptr, copies, folds, arrived.address, tickets)
 
+    def serve(
+        self,
+        dtype: np.dtype[Any],
+        op: Op,
+        blocks: int,
+        slots: tuple[int, int],
+        done: int,
+        first: int,
+        stream: object = None,
+    ) -> None:
+        """Start the resident kernel behind what `stream` has been given; what it is given from now on runs after it.
+
+        slots : (address of jobs, how many); done : address of words; first : number of the first job, as
+        native/folder_gpu.c has them; stream : the fold stream if None
+        """
+        pointer = self.stream.ptr if stream is None else stream_pointer(stream)
+        kernel = self._kernels.get((dtype, f"serve_{op}", None)) or self._kernel(dtype, f"serve_{op}", None)
+        event = cupy.cuda.Event(disable_timing=True)
+        cupy.cuda.runtime.eventRecord(event.ptr, pointer)
+        self.resident.wait_event(event)
+        kernel((blocks,), (RESIDENT_THREADS,), (*slots, done, first), stream=self.resident)
+        event.record(self.resident)
+        cupy.cuda.runtime.streamWaitEvent(pointer, event.ptr)
+
     def divide(self, array: DeviceArray, by: int, *, after: Sequence[Event] = (), stream: Stream = None) -> None:
         """Every element divided by `by` in place: floats rounded once, integers cut towards zero."""
         stream = stream or self.stream
@@ -237,7 +265,7 @@ class Gpu:
 
     def wait(self) -> None:
         """Until everything that this object's own streams have been given is done."""
-        for stream in (self.arrivals, self.stream, self.departures):
+        for stream in (self.resident, self.arrivals, self.stream, self.departures):
             stream.synchronize()
 
     # Other libraries and other processes
@@ -264,10 +292,22 @@ class Gpu:
         cupy.cuda.runtime.eventRecord(event.ptr, pointer)
         self.stream.wait_event(event)
 
+    def allocation(self, array: DeviceArray) -> Allocation:
+        """What an array is part of."""
+        return allocation_of(array.address)
+
     def share(self, array: DeviceArray) -> SharedArray:
-        """For `open_shared` in another process; the memory must stay, and must have been made by `empty`."""
-        base = array.owner.ptr if isinstance(array.owner, cupy.cuda.Memory) else array.address
-        handle = cupy.cuda.runtime.ipcGetMemHandle(base)
+        """For `open_shared` in another process; the memory must stay. InputError for what no other can map."""
+        base = allocation_of(array.address).base
+        try:
+            handle = cupy.cuda.runtime.ipcGetMemHandle(base)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            raise InputError(
+                f"memory that no other process can map ({error})",
+                where="buffer",
+                expected="memory of cudaMalloc",
+                hint="Arrays that the communicator allocates are; torch's are unless its segments are expandable.",
+            ) from error
         return SharedArray(bytes(handle), array.address - base, array.count, name_of(array.dtype), self.index)
 
     @contextmanager

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from optcc.runtime.devices.host import Array
 
 _RDMA_SUPPORTED, _DMA_BUF_SUPPORTED = 116, 124  # CUdevice_attribute
 _DMA_BUF_FD, _SYNC_MEMOPS = 1, 6
+_BUFFER_ID = 7  # CUpointer_attribute
 PROBE_BYTES = 4 << 20
 """Of the memory that a path is tried on: two of the blocks that GPU memory is mapped in."""
 
@@ -177,6 +178,22 @@ def attribute(gpu: int, number: int) -> int:
     _call("cuDeviceGet", ctypes.byref(device), gpu)
     _call("cuDeviceGetAttribute", ctypes.byref(value), number, device)
     return value.value
+
+
+class Allocation(NamedTuple):
+    """What memory is part of. base : address; number : no other allocation of this process has or had it"""
+
+    base: int
+    nbytes: int
+    number: int
+
+
+def allocation_of(address: int) -> Allocation:
+    """That of an address of GPU memory. Raises PathRefusedError where there is none."""
+    base, size, number = ctypes.c_uint64(), ctypes.c_size_t(), ctypes.c_ulonglong()
+    _call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(size), ctypes.c_uint64(address))
+    _call("cuPointerGetAttribute", ctypes.byref(number), _BUFFER_ID, ctypes.c_uint64(address))
+    return Allocation(base.value, size.value, number.value)
 
 
 def gpu_count() -> int:

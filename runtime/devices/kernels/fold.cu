@@ -244,3 +244,127 @@ extern "C" __global__ void divide(Element* array, u64 count, u64 head, u64 by) {
     array[at] = settled(quotient(array[at], by));
   }
 }
+
+// The resident kernel: it runs as long as a collective does and takes jobs from memory that it shares with the host.
+// native/folder_gpu.c gives them and says how; its twin there does the same on the processor.
+
+// Reads that see what others have written while this kernel runs: other blocks, other GPUs, the host.
+template <class T>
+__device__ __forceinline__ T fresh(const T* at) {
+  T made;
+  if constexpr (sizeof(T) == 16) {
+    uint4 v;
+    asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(at));
+    made = *reinterpret_cast<T*>(&v);
+  } else if constexpr (sizeof(T) == 8) {
+    u64 v;
+    asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(v) : "l"(at));
+    made = *reinterpret_cast<T*>(&v);
+  } else if constexpr (sizeof(T) == 4) {
+    unsigned v;
+    asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(v) : "l"(at));
+    made = *reinterpret_cast<T*>(&v);
+  } else if constexpr (sizeof(T) == 2) {
+    unsigned short v;
+    asm volatile("ld.relaxed.sys.global.u16 %0, [%1];" : "=h"(v) : "l"(at));
+    made = *reinterpret_cast<T*>(&v);
+  } else {
+    unsigned v;
+    asm volatile("ld.relaxed.sys.global.u8 %0, [%1];" : "=r"(v) : "l"(at));
+    const unsigned char byte = (unsigned char)v;
+    made = *reinterpret_cast<const T*>(&byte);
+  }
+  return made;
+}
+
+template <class A, class B> struct Same { static constexpr bool is = false; };
+template <class A> struct Same<A, A> { static constexpr bool is = true; };
+
+// to = to op from, by one block. A thread has several words on their way at a time, for one block has few threads.
+template <class Op, int LANES>
+__device__ __forceinline__ void part(Element* to, const Element* from, u64 count) {
+  constexpr int AHEAD = 4;
+  constexpr bool COPIES = Same<Op, Take>::is;
+  typedef Word<LANES> W;
+  const u64 width = LANES * sizeof(Element), past = (u64)to % width;
+  const u64 before = past ? (width - past) / sizeof(Element) : 0, head = before < count ? before : count;
+  const u64 words = (count - head) / LANES, tail = head + words * LANES;
+  W* const into = reinterpret_cast<W*>(to + head);
+  const W* const out = reinterpret_cast<const W*>(from + head);
+  for (u64 first = threadIdx.x; first < words; first += AHEAD * blockDim.x) {
+    W own[AHEAD], landed[AHEAD];
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+      const u64 at = first + (u64)k * blockDim.x;
+      if (at >= words) continue;
+      landed[k] = fresh(out + at);
+      if constexpr (!COPIES) own[k] = fresh(into + at);
+    }
+#pragma unroll
+    for (int k = 0; k < AHEAD; ++k) {
+      const u64 at = first + (u64)k * blockDim.x;
+      if (at < words) into[at] = COPIES ? landed[k] : Combine<Op, LANES>::of(own[k], landed[k]);
+    }
+  }
+  for (u64 i = threadIdx.x; i < head + (count - tail); i += blockDim.x) {  // what does not fill a word, at either end
+    const u64 at = i < head ? i : tail + i - head;
+    to[at] = Op::of(fresh(to + at), fresh(from + at));
+  }
+}
+
+template <class Op>
+__device__ __forceinline__ void part_of_any_width(u64 to, u64 from, u64 bytes) {
+  Element* const into = reinterpret_cast<Element*>(to);
+  const Element* const out = reinterpret_cast<const Element*>(from);
+  if ((to ^ from) % 16 == 0)
+    part<Op, 16 / sizeof(Element)>(into, out, bytes / sizeof(Element));
+  else
+    part<Op, 1>(into, out, bytes / sizeof(Element));
+}
+
+enum Task { TASK_NOTHING, TASK_COPY, TASK_FOLD, TASK_END };  // as in folder_gpu.c, as is the form of a slot
+
+template <class Op>
+__device__ __forceinline__ void serve(const u64* slots, u64 count, u64* done, u64 first) {
+  constexpr u64 LOW = (1ull << 48) - 1;
+  __shared__ u64 said[3];
+  const u64 blocks = gridDim.x;
+  for (u64 number = first + (blockIdx.x + blocks - first % blocks) % blocks;; number += blocks) {
+    if (threadIdx.x < 32) {
+      const u64 round = (number / count + 1) & 0xffff;
+      const u64* const word = slots + number % count * 4 + threadIdx.x % 4;
+      u64 read = 0;
+      for (;;) {  // four threads read the slot at once
+        read = fresh(word);
+        if (__all_sync(0xffffffffu, threadIdx.x % 4 == 3 || read >> 48 == round)) break;
+        __nanosleep(40);
+      }
+      if (threadIdx.x < 3) said[threadIdx.x] = read & LOW;
+      __threadfence_system();  // what the job is about was there before the job
+    }
+    __syncthreads();
+    const u64 to = said[0], from = said[1], bytes = said[2] & 0xffffffffull;
+    const unsigned task = (unsigned)(said[2] >> 32);
+    if (task == TASK_FOLD)
+      part_of_any_width<Op>(to, from, bytes);
+    else if (task == TASK_COPY)
+      part_of_any_width<Take>(to, from, bytes);
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      __threadfence_system();
+      *reinterpret_cast<volatile u64*>(done + blockIdx.x * 16) = number / blocks + 1;
+    }
+    if (task == TASK_END) return;
+  }
+}
+
+#define SERVE(name, Op)                                                                                            \
+  extern "C" __global__ void __launch_bounds__(512)                                                                \
+      serve_##name(const u64* slots, u64 count, u64* done, u64 first) {                                            \
+    serve<Op>(slots, count, done, first);                                                                          \
+  }
+SERVE(sum, Sum)
+SERVE(prod, Prod)
+SERVE(min, Min)
+SERVE(max, Max)

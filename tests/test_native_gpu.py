@@ -1,0 +1,585 @@
+"""Copies and folds that are done late, by a folder or a GPU's kernel, and payloads that are read where they lie."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Iterator
+from ctypes import byref, c_uint32, c_uint64, c_void_p
+from multiprocessing import get_context
+from pathlib import Path
+from shutil import copytree
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+import optcc
+from benchmarks import bench_gpu_native as bench
+from optcc.errors import InputError
+from optcc.runtime.devices import resident
+from optcc.runtime.devices.gpu_array import DeviceArray
+from optcc.runtime.devices.host import Array, Op, dtype_of
+from optcc.schedule import Schedule
+from optcc.values.cluster import Cluster
+from tests import native_replay as native
+from tests.cuda_twin import SharedTwin, TwinGpu
+from tests.effort import cases
+from tests.native_replay import RIGHT, SECOND_NS, World, build, grounds, load, play
+from tests.test_native_engine import ground_of
+
+pytestmark = pytest.mark.cc
+
+
+@pytest.fixture(scope="module")
+def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return load(build(tmp_path_factory.mktemp("native")))
+
+
+# --- a folder that takes its time, over virtual wires that fail ----------------------------------------------------
+
+
+@pytest.mark.cases
+def test_every_seed_ends_with_the_right_bits(lib: Any) -> None:
+    for seed in range(cases(6000)):
+        outcome = play(lib, seed, late=True)
+        assert not outcome.fault, f"{outcome.fault}; python -m tests.native_replay --late {seed}"
+
+
+@pytest.mark.cases
+def test_where_a_rank_is_killed_all_others_end_and_no_job_runs_on(lib: Any) -> None:
+    results = set()
+    for seed in range(cases(2000)):
+        outcome = play(lib, seed, doomed=True, late=True)
+        assert not outcome.doomed_fault, f"{outcome.doomed_fault}; python -m tests.native_replay --late --doomed {seed}"
+        results.add(outcome.result)
+    assert results == {"ok", "lost"}
+
+
+def test_what_is_still_being_taken_in_is_a_duplicate_and_is_not_acknowledged(lib: Any) -> None:
+    """Jobs that take longer than a wire may be silent: segments go again, and nothing lands twice."""
+    duplicates = 0
+    for seed in range(20):
+        ground = grounds()[seed % len(grounds())]
+        with World(lib, ground, {"seed": seed, "latency_ns": 500}) as world:
+            world.job_ns = 3 * world.suspect_ns
+            _, schedule = ground.schedules[0]
+            world.task(schedule, "float32", Op.SUM, *RIGHT.of(schedule, "float32", Op.SUM))
+            outcome = world.run(100 * world.return_ns)
+        assert not outcome.fault
+        duplicates += outcome.counters["duplicates"]
+    assert duplicates
+
+
+# --- ranks of one process over the memory of a machine -------------------------------------------------------------
+
+
+class Tuned(NamedTuple):
+    """Of the engine and the kernel's twin."""
+
+    segment: int = 1024
+    blocks: int = 4
+    part: int = 256
+
+
+class Machine:
+    """All ranks in one process, one after another: lent buffers, and jobs by the twin, which does some now and then.
+
+    gpu : whether there is a twin; else the processor folds
+    """
+
+    copies_short = 0
+
+    def __init__(self, lib: Any, schedule: Schedule, dtype: str, op: Op, seed: int, tuned: Tuned, *, gpu: bool) -> None:
+        self.lib, self.schedule, self.dtype, self.op, self.gpu = lib, schedule, dtype, op, gpu
+        self.draw = random.Random(seed)
+        self.blocks = tuned.blocks
+        self.given = native.inputs(schedule, dtype, op, seed)
+        self.buffers = [self._lent_memory(one) for one in self.given]
+        ranks, ring = schedule.ranks, -(-(5 * tuned.segment + (64 << 10)) // 64) * 64
+        self.shared = aligned(lib.optcc_shm_bytes(ranks, 1, ring), 64)
+        self.shms, self.engines, self.programs = [], [], []
+        self.rings, self.gpus, self.twins, self.earlies = [], [], [c_void_p() for _ in range(ranks)], []
+        any_lane = np.zeros(len(schedule.routes), np.uint64)
+        for rank in range(ranks):
+            shm, engine = c_void_p(), c_void_p()
+            assert lib.optcc_shm_open(self.shared.ctypes.data, rank, ranks, 1, ring, byref(shm)) == native.OK
+            config = native.Config(
+                segment_bytes=tuned.segment,
+                window_bytes=4 * tuned.segment,
+                job=seed + 1,
+                suspect_ns=60 * SECOND_NS,
+                grace_ns=30 * SECOND_NS,
+                knock_ns=SECOND_NS,
+                return_ns=120 * SECOND_NS,
+            )
+            assert lib.optcc_shm_engine(shm, byref(config), byref(engine)) == native.OK
+            made = native.program(lib, schedule, rank, dtype, tuned.segment, any_lane)
+            self.shms.append(shm)
+            self.engines.append(engine)
+            self.programs.append(made)
+            if gpu:
+                self._give_gpu(made, tuned)
+            region = c_uint32()
+            base, nbytes = self.buffers[rank].ctypes.data, self.buffers[rank].nbytes
+            assert lib.optcc_shm_lend(shm, base, nbytes, self.copies_short, byref(region)) == native.OK
+            assert region.value == 0
+        for rank, shm in enumerate(self.shms):
+            for peer in set(range(ranks)) - {rank}:
+                theirs = self.buffers[peer]
+                assert lib.optcc_shm_reach(shm, peer, 0, theirs.ctypes.data, theirs.nbytes) == native.OK
+
+    @staticmethod
+    def _lent_memory(given: Array) -> Array:
+        room = aligned(given.nbytes, 128).view(given.dtype)
+        room[:] = given
+        return room
+
+    def _give_gpu(self, made: Any, tuned: Tuned) -> None:
+        ring, gpu = aligned(self.lib.optcc_gpu_bytes(tuned.blocks), 128), c_void_p()
+        assert self.lib.optcc_gpu_open(ring.ctypes.data, tuned.blocks, tuned.part, byref(gpu)) == native.OK
+        early = aligned(max(1, self.lib.optcc_program_early(made)), 128)
+        assert self.lib.optcc_gpu_use(gpu, made, early.ctypes.data) == native.OK
+        self.rings.append(ring)
+        self.gpus.append(gpu)
+        self.earlies.append(early)
+
+    def begin(self, rank: int) -> None:
+        if self.gpu:
+            first, kind, how = c_uint64(), native.TYPES.index(self.dtype), native.OPS.index(self.op)
+            assert self.lib.optcc_gpu_launch(self.gpus[rank], kind, how, byref(first)) == native.OK
+            assert self.lib.optcc_gpu_idle(self.gpus[rank]) == native.AGAIN
+            seed, twin = self.draw.getrandbits(32), self.twins[rank]
+            ring = self.rings[rank].ctypes.data
+            self.lib.optcc_gpu_twin_open(ring, self.blocks, kind, how, first.value, seed, byref(twin))
+            self.wait_for_gpu(rank)
+        where = self.buffers[rank].ctypes.data
+        assert self.lib.optcc_begin(self.engines[rank], self.programs[rank], where, native.OPS.index(self.op)) == 0
+
+    def wait_for_gpu(self, rank: int) -> None:
+        for _ in range(10_000):
+            self.lib.optcc_gpu_twin_step(self.twins[rank], 1)
+            if self.lib.optcc_gpu_idle(self.gpus[rank]) == native.OK:
+                return
+        raise AssertionError("the twin does nothing")
+
+    def end(self, rank: int) -> None:
+        if self.gpu:
+            assert self.lib.optcc_gpu_end(self.gpus[rank]) == native.OK
+            self.wait_for_gpu(rank)
+            assert self.lib.optcc_gpu_twin_step(self.twins[rank], 1) == 0
+            self.lib.optcc_gpu_twin_close(self.twins[rank])
+
+    def step(self, rank: int) -> int:
+        """What the rank's engine says of its collective, after some of its work."""
+        self.lib.optcc_progress(self.engines[rank])
+        if self.gpu:
+            self.lib.optcc_gpu_twin_step(self.twins[rank], self.draw.randrange(8))
+        return int(self.lib.optcc_test(self.engines[rank], None))
+
+    def run(self, rounds: int = 200_000) -> list[int]:
+        """A collective of all; returns ranks whose bits are wrong. A buffer is spoilt as soon as it is given back."""
+        right = native.expected(self.schedule, self.given, self.op)
+        ranks = range(self.schedule.ranks)
+        results: dict[int, bytes] = {}
+        for rank in ranks:
+            self.buffers[rank][:] = self.given[rank]
+        for rank in ranks:
+            self.begin(rank)
+        for _ in range(rounds):
+            rank = self.draw.choice(ranks)
+            if rank in results:
+                self.lib.optcc_progress(self.engines[rank])
+            elif self.step(rank) != native.AGAIN:
+                results[rank] = self.buffers[rank].tobytes()
+                self.end(rank)
+                self.buffers[rank].view(np.uint8)[:] = 0xA5
+            if len(results) == len(ranks):
+                break
+        return [rank for rank in ranks if results.get(rank) != right[rank].tobytes()]
+
+    def close(self) -> None:
+        for engine, made, shm in zip(self.engines, self.programs, self.shms, strict=True):
+            self.lib.optcc_close(engine)
+            self.lib.optcc_program_close(made)
+            self.lib.optcc_shm_close(shm)
+        for gpu in self.gpus:
+            self.lib.optcc_gpu_close(gpu)
+
+
+def aligned(nbytes: int, to: int) -> Array:
+    """Zeros that begin at a multiple of `to`."""
+    room = np.zeros(nbytes + to, np.uint8)
+    start = -room.ctypes.data % to
+    return room[start : start + nbytes]
+
+
+@pytest.fixture
+def machine(lib: Any) -> Iterator[Any]:
+    """Makes machines that are closed after the test."""
+    made: list[Machine] = []
+
+    def make(name: str, dtype: str, op: Op, seed: int, tuned: Tuned | None = None, *, gpu: bool = True) -> Machine:
+        schedules = LARGE if name == "large" else ground_of(name).schedules
+        schedule = schedules[seed % len(schedules)][1]
+        made.append(Machine(lib, schedule, dtype, op, seed, tuned or Tuned(), gpu=gpu))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.close()
+
+
+LARGE = native.ground("large", Cluster.uniform(servers=2, nics=1, rate=native.RATE_OF_A_NIC), 1 << 17, 2).schedules
+"""Rows that are longer than what is copied."""
+CALLS = (*native.CALLS, ("uint8", Op.MIN), ("int64", Op.PROD), ("uint16", Op.SUM))
+
+
+@pytest.mark.parametrize("name", ["2 x 1", "4 x 2, one at a third", "8 x 2, one dead"])
+@pytest.mark.parametrize("gpu", [False, True], ids=["host", "gpu"])
+def test_payloads_are_read_where_they_lie(machine: Any, name: str, gpu: bool) -> None:
+    for seed in range(16):
+        one = machine(name, *CALLS[seed % len(CALLS)], seed, gpu=gpu)
+        for _ in range(2):
+            assert one.run() == [], f"seed {seed}"
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_only_what_is_short_and_the_hosts_goes_through_a_ring(machine: Any, monkeypatch: Any, short: int) -> None:
+    monkeypatch.setattr(Machine, "copies_short", short)
+    for segment, copied in ((2048, short), (8192, 0)):
+        one = machine("large", "uint8", Op.MAX, 0, Tuned(segment=segment), gpu=False)
+        for given in one.given:
+            given[:] = 0xC7
+        assert one.run() == []
+        assert (bytes([0xC7] * 64) in one.shared.tobytes()) == copied
+
+
+def test_more_jobs_than_slots_wait_their_turn(machine: Any) -> None:
+    """Thousands of parts of a few bytes, on a ring of a thousand slots that goes around many times."""
+    one = machine("4 x 2, one at a third", "float32", Op.SUM, 3, Tuned(segment=16384, blocks=2, part=128))
+    for _ in range(8):
+        assert one.run() == []
+
+
+def test_a_gpu_that_fails_ends_the_collective_everywhere(lib: Any, machine: Any) -> None:
+    one = machine("4 x 2, one at a third", "float32", Op.SUM, 1)
+    for rank in range(4):
+        one.begin(rank)
+    lib.optcc_gpu_fail(one.gpus[2])
+    for _ in range(20_000):
+        results = [one.step(rank) for rank in range(4)]
+        if native.AGAIN not in results:
+            break
+    assert results == [native.LOST] * 4
+    for engine in one.engines:
+        lost = c_uint32()
+        lib.optcc_test(engine, byref(lost))
+        assert lost.value == 2
+    for rank in range(4):
+        one.end(rank)
+    assert lib.optcc_gpu_launch(one.gpus[2], 0, 0, byref(c_uint64())) == native.LOST
+    assert lib.optcc_begin(one.engines[0], one.programs[0], one.buffers[0].ctypes.data, 0) == native.LOST
+
+
+class Pair:
+    """Two ranks over one wire, who may be silent for a short time only; rank 1 has a payload of rank 0 in hand."""
+
+    def __init__(self, lib: Any, machine: Any) -> None:
+        self.lib, self.one = lib, machine("2 x 1", "float32", Op.SUM, 0)
+        for rank, shm in enumerate(self.one.shms):
+            lib.optcc_close(self.one.engines[rank])
+            config = native.Config(
+                segment_bytes=1024,
+                window_bytes=4096,
+                job=1,
+                suspect_ns=10**6,
+                grace_ns=10**6,
+                knock_ns=10**6,
+                return_ns=10**7,
+            )
+            self.one.engines[rank] = c_void_p()
+            assert lib.optcc_shm_engine(shm, byref(config), byref(self.one.engines[rank])) == native.OK
+        for rank in (0, 1):
+            self.one.begin(rank)
+        for _ in range(1000):  # until it has been given jobs
+            for engine in self.one.engines:
+                lib.optcc_progress(engine)
+            if lib.optcc_gpu_idle(self.one.gpus[1]) == native.AGAIN:
+                return
+        raise AssertionError("nothing comes")
+
+    def end_of(self, rank: int) -> int:
+        """What comes of the rank's collective, the other one doing nothing."""
+        until = time.monotonic() + 60
+        while (result := self.one.step(rank)) == native.AGAIN:
+            assert time.monotonic() < until
+        return result
+
+
+def test_who_has_stopped_while_it_reads_is_waited_for_and_not_for_ever(lib: Any, machine: Any) -> None:
+    """Rank 0 gives up; rank 1 goes on later, has read what may have changed, and says so."""
+    pair = Pair(lib, machine)
+    assert pair.end_of(0) == native.LOST
+    pair.one.buffers[0][:] = 1e9
+    assert pair.end_of(1) == native.LOST
+
+
+def test_who_is_gone_is_not_waited_for(lib: Any, machine: Any) -> None:
+    pair = Pair(lib, machine)
+    assert lib.optcc_shm_gone(pair.one.shms[0], 1) == native.OK
+    assert lib.optcc_shm_gone(pair.one.shms[0], 0) == lib.optcc_shm_gone(pair.one.shms[0], 2) == native.BAD
+    assert pair.end_of(0) == native.LOST
+
+
+# --- what is refused -----------------------------------------------------------------------------------------------
+
+
+def test_a_folder_needs_wires_that_hold_payloads_and_memory_that_it_can_name(lib: Any) -> None:
+    gpu, room = c_void_p(), aligned(lib.optcc_gpu_bytes(64), 128)
+    for at, blocks, part in ((8, 4, 256), (0, 0, 256), (0, 3, 256), (0, 128, 256), (0, 4, 0), (0, 4, 100)):
+        assert lib.optcc_gpu_open(room.ctypes.data + at, blocks, part, byref(gpu)) == native.BAD
+        assert not gpu
+    assert lib.optcc_gpu_open(room.ctypes.data, 4, 256, byref(gpu)) == native.OK
+    assert lib.optcc_gpu_end(gpu) == native.BAD
+    assert lib.optcc_gpu_launch(gpu, 99, 0, byref(c_uint64())) == native.BAD
+    assert lib.optcc_gpu_launch(gpu, 0, 9, byref(c_uint64())) == native.BAD
+    assert lib.optcc_gpu_launch(gpu, 0, 0, byref(c_uint64())) == native.OK
+    assert lib.optcc_gpu_launch(gpu, 0, 0, byref(c_uint64())) == native.AGAIN
+    lib.optcc_gpu_close(gpu)
+
+
+def test_regions_are_bounded_and_checked(lib: Any, machine: Any) -> None:
+    one = machine("2 x 1", "int32", Op.SUM, 0, gpu=False)
+    shm, region, here = one.shms[0], c_uint32(), one.buffers[0].ctypes.data
+    numbers = []
+    while lib.optcc_shm_lend(shm, here, 64, 1, byref(region)) == native.OK:
+        numbers.append(region.value)
+    assert numbers == [*range(1, 64)]
+    assert lib.optcc_shm_lend(shm, None, 64, 1, byref(region)) == native.BAD
+    for peer, number, at, nbytes in (
+        (0, 0, here, 8),
+        (2, 0, here, 8),
+        (1, 64, here, 8),
+        (1, 0, here, 0),
+        (1, 0, None, 8),
+    ):
+        assert lib.optcc_shm_reach(shm, peer, number, at, nbytes) == native.BAD
+
+
+def test_a_peer_that_names_memory_that_it_has_not_lent_is_not_read(lib: Any, machine: Any) -> None:
+    """Rank 1 does not reach what rank 0 lends: it takes the wire for lost, and nothing is folded."""
+    one = machine("large", "int32", Op.SUM, 0, Tuned(segment=8192), gpu=False)
+    for nbytes in (0, 8192 - 8):
+        at = one.buffers[0].ctypes.data if nbytes else None
+        assert lib.optcc_shm_reach(one.shms[1], 0, 0, at, nbytes) == native.OK
+    for rank in (0, 1):
+        one.begin(rank)
+    before = one.buffers[1].copy()
+    for _ in range(1000):
+        for engine in one.engines:
+            lib.optcc_progress(engine)
+    state, counters = native.WireState(), native.Counters()
+    lib.optcc_wire_look(one.engines[1], 0, byref(state))
+    lib.optcc_count(one.engines[1], byref(counters))
+    assert counters.left > 0
+    assert counters.landed_segments == 0
+    assert one.buffers[1].tobytes() == before.tobytes()
+
+
+# --- the Python side -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_processes_with_a_twin_each(dtype: str) -> None:
+    """The whole way: engine, wires, folder, memory that is lent; the script that runs on GPUs."""
+    cluster = Cluster.uniform(servers=3, nics=2, rate=native.RATE_OF_A_NIC).degrade("server1/nic0")
+    schedule = optcc.plan(cluster, 1 << 20, segments=2).schedule()
+    case = bench.Case("", schedule, 1.0, bench.Tuning(1 << 15, 1 << 17, 4, 4096), dtype, calls=2)
+    bench.measure([case, case], twin=True)
+    assert case.exact
+    assert "exact" in case.told()
+
+
+def test_wrong_bits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = Cluster.uniform(servers=2, nics=1, rate=native.RATE_OF_A_NIC)
+    schedule = optcc.plan(cluster, 1 << 16, segments=1).schedule()
+    monkeypatch.setattr(native, "expected", lambda schedule, given, op: [one + 1 for one in given])
+    case = bench.Case("", schedule, 1.0, bench.Tuning())
+    bench.measure([case], twin=True)
+    assert not case.exact
+
+
+def test_a_folder_is_used_one_collective_at_a_time() -> None:
+    from optcc.machine.native import library
+
+    gpu = TwinGpu()
+    folder = resident.ResidentFolder(library(), gpu, blocks=2)
+    buffer = gpu.empty(8, dtype_of("float32"))
+    folder.warm(buffer.dtype, Op.SUM)
+    while not folder.ready:
+        pass
+    folder.launch(buffer, Op.SUM)
+    with pytest.raises(RuntimeError, match="a collective runs"):
+        folder.launch(buffer, Op.SUM)
+    folder.end()
+    folder.end()
+    while not folder.ready:
+        pass
+    with pytest.raises(InputError, match="cannot name"):
+        folder.launch(DeviceArray(1 << 48, 1, buffer.dtype, 0), Op.SUM)
+    folder.fail()
+    with pytest.raises(RuntimeError, match="has failed"):
+        folder.launch(buffer, Op.SUM)
+    folder.close()
+
+
+def test_memory_is_lent_once_and_whole() -> None:
+    """A part of what was lent is lent; another allocation is not; there is room for 64."""
+    from optcc.machine.native import library
+
+    lib = load(Path(library()._name))
+    room, shms = aligned(lib.optcc_shm_bytes(2, 1, 1 << 16), 64), [c_void_p(), c_void_p()]
+    for rank in (0, 1):
+        assert lib.optcc_shm_open(room.ctypes.data, rank, 2, 1, 1 << 16, byref(shms[rank])) == native.OK
+    gpu, said = SharedTwin(), []
+
+    def exchange(value: Any) -> list[Any]:
+        said.append(value)
+        return [value, None]
+
+    lent = resident.LentMemory(lib, gpu, shms[0], 0, exchange)
+    array = gpu.empty(100, dtype_of("float32"))
+    assert not lent.lends(array)
+    lent.lend(array)
+    assert lent.lends(array)
+    assert lent.lends(array[10:20])
+    assert said[0] == [0, gpu.share(gpu_bytes(array)).as_json()]
+    lent.lend(array[3:5])
+    assert said[2] is None
+    assert not lent.lends(gpu.empty(100, dtype_of("float32")))
+    others = [gpu.empty(1, dtype_of("int8")) for _ in range(64)]
+    for other in others[:63]:
+        lent.lend(other)
+    with pytest.raises(InputError, match="no room"):
+        lent.lend(others[63])
+    lent.close()
+    assert not lent.lends(array)
+    for shm in shms:
+        lib.optcc_shm_close(shm)
+
+
+def gpu_bytes(array: DeviceArray) -> DeviceArray:
+    return array.view(np.dtype(np.uint8))
+
+
+# --- mutants -------------------------------------------------------------------------------------------------------
+
+
+class Mutant(NamedTuple):
+    file: str
+    old: str
+    new: str
+
+
+MUTANTS = {
+    "a payload is released before its job is done": Mutant(
+        "flow.c", "        return 1;\n    default:", "        return 0;\n    default:"
+    ),
+    "a segment is acknowledged twice": Mutant(
+        "flow.c", "(p->landed[place / 64] | p->taking[place / 64])", "(p->landed[place / 64])"
+    ),
+    "the buffer is given back while jobs run": Mutant("flow.c", "|| optcc_program_due(e->program) != UINT64_MAX)", ")"),
+    "nobody asks for jobs again": Mutant("flow.c", "return due_ns < UINT64_MAX && e->now_ns", "return 0 && e->now_ns"),
+    "a job that has begun is done": Mutant("program.c", "if (ended != OPTCC_OK)", "if (0)"),
+    "a kept row counts when its folds begin": Mutant(
+        "program.c", "if (give(p, &w))\n        p->receive", "give(p, &w);\n        p->receive"
+    ),
+    "what is kept while its turn comes is forgotten": Mutant(
+        "program.c", "if (r->before)\n            return;", "return;"
+    ),
+    "a job that was not begun is dropped": Mutant("program.c", "if (begun != OPTCC_OK)\n                break;", ""),
+    "a fold of the wrong bytes": Mutant("program.c", "w->target == FROM_EARLY ? early : w->bytes", "w->bytes"),
+    "a part is done before its block is": Mutant(
+        "folder_gpu.c", "return done > number / g->blocks;", "return done >= number / g->blocks;"
+    ),
+    "the first part is the job": Mutant(
+        "folder_gpu.c", "for (uint64_t i = 0; i < parts; i++)", "for (uint64_t i = 0; i < 1; i++)"
+    ),
+    "slots are written while they are read": Mutant(
+        "folder_gpu.c",
+        "        if (g->next + parts + g->blocks > g->unfinished + SLOTS)\n            return OPTCC_AGAIN;",
+        "",
+    ),
+    "a payload that is lent has left at once": Mutant(
+        "wires_shm.c",
+        "        w->lent++;\n    } else",
+        "        w->lent++;\n        w->forgotten++;\n        w->left++;\n        s->owed++;\n    } else",
+    ),
+    "a payload is never returned": Mutant(
+        "wires_shm.c", "    atomic_store(&w->in->returned, ++w->returned);\n    return", "    return"
+    ),
+    "bytes beyond a region are read": Mutant(
+        "wires_shm.c", "|| length > r->bytes - place.offset)\n        return -1;", ")\n        return -1;"
+    ),
+}
+
+
+def find(library: Path) -> None:
+    """Exit status 1, or a crash, when something is found."""
+    lib = load(library)
+    for seed in range(150):
+        if play(lib, seed, late=True).fault or play(lib, seed, doomed=True, late=True).doomed_fault:
+            sys.exit(1)
+    for seed in range(24):
+        _, schedule = ground_of("4 x 2, one at a third").schedules[seed % 3]
+        tuned = Tuned(segment=16384, blocks=2, part=128) if seed % 2 else Tuned()
+        one = Machine(lib, schedule, *CALLS[seed % len(CALLS)], seed, tuned, gpu=True)
+        if one.run(50_000) or one.run(50_000):
+            sys.exit(1)
+    try:
+        test_a_peer_that_names_memory_that_it_has_not_lent_is_not_read(lib, lambda *a, **k: made(lib, *a, **k))
+    except AssertionError:
+        sys.exit(1)
+    sys.exit(0)
+
+
+def made(
+    lib: Any, name: str, dtype: str, op: Op, seed: int, tuned: Tuned | None = None, *, gpu: bool = True
+) -> Machine:
+    return Machine(
+        lib, (LARGE if name == "large" else ground_of(name).schedules)[0][1], dtype, op, seed, tuned or Tuned(), gpu=gpu
+    )
+
+
+QUICK = ("a payload is released before its job is done", "a job that has begun is done", "a payload is never returned")
+
+
+def tried(library: Path) -> int | None:
+    grounds()
+    child = get_context("fork").Process(target=find, args=(library,))
+    child.start()
+    child.join(300)
+    if child.exitcode is None:
+        child.kill()
+        child.join()
+    return child.exitcode
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MUTANTS]
+)
+def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
+    mutant = MUTANTS[name]
+    source = copytree(native.NATIVE, tmp_path / "native")
+    path = source / mutant.file
+    text = path.read_text(encoding="utf-8")
+    assert text.count(mutant.old) == 1
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    assert tried(build(tmp_path, source, ("-O1", "-Wno-error")))
+
+
+@pytest.mark.long
+def test_without_a_mutant_nothing_is_found(tmp_path: Path) -> None:
+    assert tried(build(tmp_path)) == 0
