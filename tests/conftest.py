@@ -83,7 +83,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     # Loading compiled code takes half a second in every process of a test; tests that are about it ask for it.
-    os.environ.setdefault("OPTCC_PATH", "python")
+    os.environ.setdefault("OPTCC_PATH", "auto")
     # A shell's background jobs ignore it, and so would the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--hypothesis-seed") is None:

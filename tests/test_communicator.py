@@ -19,7 +19,7 @@ from optcc.runtime.compiled.choice import path_of, warm
 from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
 from optcc.runtime.evidence.payload import fill, reference
 from optcc.runtime.messages import Note
-from optcc.runtime.wires.layout import SLOT_BYTES, WINDOW
+from optcc.runtime.wires.layout import SLOT_BYTES
 from tests.communicators import WAIT_S, Ranks, wires_in_memory
 
 OPS = ("sum", "prod", "min", "max", "avg")
@@ -161,21 +161,6 @@ def test_a_barrier_lets_nobody_through_alone(ranks: Ranks) -> None:
         return not last.is_set()
 
     assert ranks.good(call) == [False] * WORLD
-
-
-def test_ranks_need_not_keep_step(ranks: Ranks) -> None:
-    """The root is through with some broadcasts before the others begin the first; its chunks wait for them."""
-    through = threading.Event()
-    ranks.good(lambda comm: comm.broadcast(np.zeros(2)))  # to connect, all must be there
-
-    def call(comm: optcc.Communicator) -> list[float]:
-        if comm.rank:
-            assert through.wait(60)
-        got = [float(comm.broadcast(np.full(2, float(i) if comm.rank == 0 else -1.0))[0]) for i in range(WINDOW[0])]
-        through.set()
-        return got
-
-    assert ranks.good(call) == [[float(i) for i in range(WINDOW[0])]] * WORLD
 
 
 def test_calls_under_way_keep_their_order(ranks: Ranks) -> None:

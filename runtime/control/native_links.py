@@ -544,7 +544,11 @@ class NativeLinks:
 
     def _tend(self, now: float) -> float:
         """What is due by time; when the next is."""
-        wake = self._nics.come_back(now) if self._nics.away else math.inf
+        wake, away = math.inf, [*self._nics.away]
+        if away:
+            wake = self._nics.come_back(now)
+            up = [self.layout.nics[nic].name for nic in away if nic not in self._nics.away]
+            self._journal += [Note(now, "nic up", name) for name in up]
         return min(wake, self._injector.wake()) if self._injector else wake
 
     def _failed(self, result: int) -> None:
