@@ -58,6 +58,7 @@ from optcc.runtime.native.library import (
 )
 from optcc.runtime.wires.contract import Cause
 from optcc.runtime.wires.layout import Layout
+from optcc.runtime.wires.lent import Arena
 from optcc.schedule import Schedule
 
 SEGMENT_BYTES = (8 << 10, 256 << 10)
@@ -294,6 +295,56 @@ class SharedMemory:
             self._map = None
 
 
+class LentMemory:
+    """What the ranks of a machine read where it lies: each maps the others' arenas, and lends its own."""
+
+    def __init__(self, control: Control, shm: Any, arena: Arena | None) -> None:
+        """Where a rank cannot map another's, as under a limit of addresses (ulimit -v), nobody lends."""
+        self._lib, self._shm, self._arena, self._lends = engine_library(), shm, arena, False
+        self._maps: list[tuple[int, int]] = []
+        mine = [os.getpid(), arena.fd, arena.limit] if arena else None
+        reached = True
+        for rank, said in enumerate(control.exchange(mine)):
+            if rank != control.rank and said:
+                pid, fd, limit = said
+                reached = reached and self._reach(rank, int(pid), int(fd), int(limit))
+        if not all(control.exchange(reached)):
+            self._arena = None
+
+    def _reach(self, rank: int, pid: int, number: int, limit: int) -> bool:
+        fd = _opened(pid, number)
+        try:
+            # By the C library: the module mmap maps no more than a file has now, and an arena grows.
+            address = LIBC.mmap(None, limit, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
+        finally:
+            os.close(fd)
+        if address == MAP_FAILED:
+            return False
+        self._maps.append((address, limit))
+        demand(self._lib.optcc_shm_reach(self._shm, rank, 0, address, limit), "memory that ranks lend")
+        return True
+
+    def lend(self) -> None:
+        """From the first array on."""
+        if self._arena and not self._lends and len(self._arena.bytes):
+            base, region = ctypes.addressof(ctypes.c_char.from_buffer(self._arena.bytes)), c_uint32()
+            size = len(self._arena.bytes)
+            demand(self._lib.optcc_shm_lend(self._shm, base, size, 1, byref(region)), "memory that ranks lend")
+            self._lends = True
+
+    def close(self) -> None:
+        """Let go of the others'."""
+        for address, size in self._maps:
+            LIBC.munmap(address, size)
+        self._maps.clear()
+
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.mmap.restype, LIBC.munmap.argtypes = ctypes.c_void_p, (ctypes.c_void_p, ctypes.c_size_t)
+LIBC.mmap.argtypes = (*(ctypes.c_void_p, ctypes.c_size_t), *([ctypes.c_int] * 3), ctypes.c_long)
+MAP_FAILED = 2 ** (8 * ctypes.sizeof(ctypes.c_void_p)) - 1
+
+
 def _made(size: int) -> int:
     fd = os.memfd_create("optcc-wires")
     try:
@@ -352,6 +403,7 @@ class NativeLinks:
         self._shm: Any = None
         self._engine: Any = None
         self._memory: SharedMemory | None = None
+        self._lent: LentMemory | None = None
         self._away: dict[str, float] = {}
         self._strikes: list[Strike] = []
         self._healing: list[tuple[float, int]] = []
@@ -370,8 +422,8 @@ class NativeLinks:
 
     # --- making and ending -------------------------------------------------------------------------------------------
 
-    def connect(self, layout: Layout, schedules: Mapping[str, Schedule], lent: Any = None) -> None:
-        """Wires for these schedules, of the same layout on all ranks."""
+    def connect(self, layout: Layout, schedules: Mapping[str, Schedule], lent: Arena | None = None) -> None:
+        """Wires for these schedules, of the same layout on all ranks. lent : what other ranks may read where it lies"""
         self.layout, self._lanes = layout, Lanes(layout)
         mine = self._lanes.nics[self._rank]
         self._place = {number: place for place, number in enumerate(mine)}
@@ -384,6 +436,7 @@ class NativeLinks:
         shm, engine = c_void_p(), c_void_p()
         demand(self._lib.optcc_shm_open(byref(config), self._memory.address, byref(shm)), "wires through shared memory")
         self._shm = shm
+        self._lent = LentMemory(self._control, shm, lent)
         demand(self._lib.optcc_shm_engine(shm, byref(self._config(self._memory.job)), byref(engine)), "the engine")
         self._engine = engine
         self._down.clear()
@@ -452,9 +505,10 @@ class NativeLinks:
             self._lib.optcc_abandon(self._engine, 10**9)
             self._lib.optcc_close(self._engine)
             self._lib.optcc_shm_close(self._shm)
-        if self._memory:
-            self._memory.close()
-        self._engine = self._shm = self._memory = self._injector = None
+        for memory in (self._lent, self._memory):
+            if memory:
+                memory.close()
+        self._engine = self._shm = self._memory = self._lent = self._injector = None
 
     def _let_go(self) -> None:
         """In a forked child: what is shared stays as it is."""
@@ -491,6 +545,8 @@ class NativeLinks:
         parts : what is sent is read from here: to rank p the p-th part, as long as the transfer
         start : called once all is ready, before the first byte is sent
         """
+        assert self._lent
+        self._lent.lend()
         self._injector = self._injector_of()
         self._before = self._sent()
         if start:

@@ -47,14 +47,14 @@ class Arena:
     """
 
     def __init__(self, limit: int) -> None:
-        self._limit, self._pid, self._users = _pages(limit), os.getpid(), 1
+        self.limit, self._pid, self._users = _pages(limit), os.getpid(), 1
         self.fd = os.memfd_create("optcc-buffer")
         self._let_go = weakref.finalize(self, os.close, self.fd)
         own(self, lambda arena: arena._let_go())
         self._map: mmap.mmap | None = None
         self.bytes = memoryview(b"")
         self._lock = threading.Lock()
-        self._gaps = [(0, self._limit)]
+        self._gaps = [(0, self.limit)]
         # Not yet among the gaps: an array may end in any thread at any time, also where the lock is held.
         self._returned: deque[tuple[int, int]] = deque()
 
@@ -71,8 +71,8 @@ class Arena:
             start = self._gap_of(size)
             try:
                 if self._map is None:
-                    os.ftruncate(self.fd, self._limit)
-                    self._map = mmap.mmap(self.fd, self._limit)
+                    os.ftruncate(self.fd, self.limit)
+                    self._map = mmap.mmap(self.fd, self.limit)
                     self.bytes = memoryview(self._map)
                 # Allocated now, where it is an error that there is too little; at the first write it were a SIGBUS.
                 os.posix_fallocate(self.fd, start, size)
@@ -100,7 +100,7 @@ class Arena:
                 gaps[i] = (start + size, end)
                 return start
         left = max(end - start for start, end in gaps) / 2**20
-        raise TransportError(f"{_too_little(size)}: of {self._limit / 2**20:.3g} MiB {left:.3g} MiB in a row are left")
+        raise TransportError(f"{_too_little(size)}: of {self.limit / 2**20:.3g} MiB {left:.3g} MiB in a row are left")
 
     def _take_back(self, memory: mmap.mmap, start: int, size: int) -> None:
         """Of an array that is gone. In a forked process, whose copy of the array this was, the array is still there."""
