@@ -29,6 +29,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
 
+import optcc
 from optcc.runtime.devices.host import Array, Op
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
@@ -499,6 +500,22 @@ def break_wires(lib: Any, cuts: int, seed: int, limit_s: float = 500) -> Broken:
         counters = {name: job.total(name) for name in job.ranks[0].counters()}
         relay.stop()
         return Broken(fault, relay.cuts, relay.in_handshake, relay.again_bytes, job.calls, counters)
+
+
+@cache
+def large() -> Ground:
+    """Two ranks with two NICs, and a buffer of an odd length that takes few segments of 1 MiB."""
+    cluster = Cluster.uniform(servers=2, nics=2, rate=native.RATE_OF_A_NIC)
+    return Ground("2 x 2, large", [("ring", optcc.plan(cluster, 9_000_003, segments=2).schedule())])
+
+
+def in_parts(lib: Any) -> str:
+    """Segments that the kernel takes in parts, with other frames between them: what is wrong, or nothing."""
+    turns = iter(range(6))
+    with Job(lib, large(), segment=1 << 20, unsent_bytes=16384) as job:
+        calls = [(large().schedules[0][1], "uint8", Op.MAX)]
+        fault = job.run(calls, lambda: next(turns, None) is not None, window=4 << 20)
+        return fault or ("a wire died" if job.total("tcp_died") else "")
 
 
 # --- peers that are not who they say -------------------------------------------------------------------------------

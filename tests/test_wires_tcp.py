@@ -35,6 +35,7 @@ from tests.tcp_ranks import (
     break_wires,
     deceive,
     handle_of,
+    in_parts,
     load,
     small,
     talk,
@@ -82,6 +83,10 @@ def test_collectives_have_the_right_bits(lib: Any, name: str) -> None:
         fault = job.run(calls, lambda: next(turns) < max(len(calls), 5))
         assert not fault
         assert job.total("resent_segments") == job.total("tcp_died") == job.total("tcp_refused") == 0
+
+
+def test_segments_that_the_kernel_takes_in_parts(lib: Any) -> None:
+    assert not in_parts(lib)
 
 
 def test_ipv6_and_several_wires_between_two_nics(lib: Any) -> None:
@@ -322,12 +327,26 @@ MUTANTS = {
 def find(library: Path) -> None:
     lib = load(library)
     faulthandler.disable()
-    found = attack(lib) or attack(lib, ["another secret"], crowd=100) or deceive(lib) or talk(lib, 1)
+    found = in_parts(lib) or attack(lib) or attack(lib, ["another secret"], crowd=100) or deceive(lib) or talk(lib, 1)
     sys.exit(bool(found or check(lib, 60, seed=1)))
 
 
 QUICK = ("no proof is asked for", "a partial payload is sent from its beginning")
 """The others are tried in the long tests."""
+
+
+def is_found(library: Path) -> bool:
+    child = get_context("spawn").Process(target=find, args=(library,))  # it may crash or hang, which finds it, too
+    child.start()
+    child.join(120)
+    hangs = child.is_alive()
+    child.kill()
+    return hangs or bool(child.exitcode)
+
+
+@pytest.mark.long
+def test_where_there_is_no_mutant_none_is_found(tmp_path: Path) -> None:
+    assert not is_found(native.build(tmp_path))
 
 
 @pytest.mark.parametrize(
@@ -340,10 +359,4 @@ def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
     text = path.read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    library = native.build(tmp_path, source, ("-O1", "-Wno-error"))
-    child = get_context("spawn").Process(target=find, args=(library,))  # it may crash or hang, which finds it, too
-    child.start()
-    child.join(120)
-    hangs = child.is_alive()
-    child.kill()
-    assert hangs or child.exitcode
+    assert is_found(native.build(tmp_path, source, ("-O1", "-Wno-error")))
