@@ -34,6 +34,7 @@ from optcc.runtime.devices.host import Array, Op
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
+from tests.namespaces import Namespaces, entered
 from tests.native_replay import (
     AGAIN,
     COUNTERS,
@@ -52,6 +53,8 @@ from tests.native_replay import (
 MAX_NICS, SECRET_BYTES, MAX_HANDLE = 16, 32, 384
 HELLO_MAGIC, HANDLE_MAGIC, VERSION = 0x0CC70A12, 0x0CC70A13, 1
 OPENING, LIVE, GONE = range(3)
+UP, DOUBTED, FENCING, DOWN = range(4)
+"""enum optcc_wire_is."""
 MILLISECOND_NS = 10**6
 
 Address = _struct("Address", ("family", c_uint32), ("scope", c_uint32), ("port", c_uint32), ("bytes", c_uint8 * 16))
@@ -129,7 +132,7 @@ class Rank:
         given.secret[:] = self.secret
         result = lib.optcc_tcp_open(byref(given), byref(self.tcp))
         assert result == OK, RESULTS[result]
-        self.programs: dict[tuple[int, str], Any] = {}
+        self.programs: dict[tuple[int, str], tuple[Any, Schedule]] = {}
         self.closed = False
 
     @property
@@ -179,8 +182,9 @@ class Rank:
         """A collective, in place. lanes : by route"""
         key = id(schedule), dtype
         if key not in self.programs:
-            self.programs[key] = native.program(self.lib, schedule, self.rank, dtype, self.segment, lanes)
-        result = self.lib.optcc_begin(self.engine, self.programs[key], buffer.ctypes.data, OPS.index(op))
+            made = native.program(self.lib, schedule, self.rank, dtype, self.segment, lanes)
+            self.programs[key] = made, schedule  # which must live on, or its id would be another's
+        result = self.lib.optcc_begin(self.engine, self.programs[key][0], buffer.ctypes.data, OPS.index(op))
         if result == OK:
             result = self.lib.optcc_tcp_wait(self.tcp, self.engine, 20_000, int(limit_s * SECOND_NS))
         return int(result)
@@ -210,7 +214,7 @@ class Rank:
         self.closed = True
         self.lib.optcc_close(self.engine)
         self.lib.optcc_tcp_close(self.tcp)
-        for program in self.programs.values():
+        for program, _ in self.programs.values():
             self.lib.optcc_program_close(program)
 
 
@@ -223,14 +227,18 @@ def addresses(rank: int, nics: int) -> list[str]:
 
 
 class Job:
-    """All ranks of a ground, as threads. Between calls, too, they answer each other."""
+    """All ranks of a ground, as threads. Between calls, too, they answer each other.
 
-    def __init__(self, lib: Any, ground: Ground, **config: Any) -> None:
-        self.ground = ground
-        self.ranks = [
-            Rank(lib, rank, addresses(rank, len(mine)), ranks=ground.ranks, **config)
-            for rank, mine in enumerate(ground.nics)
-        ]
+    places : where they are, each in a network namespace of its own; None: on loopback
+    """
+
+    def __init__(self, lib: Any, ground: Ground, *, places: Namespaces | None = None, **config: Any) -> None:
+        self.ground, self.places = ground, places
+        self.ranks = []
+        for rank, mine in enumerate(ground.nics):
+            with self._in_place(rank):
+                nics = [places.address(rank, nic) for nic in range(len(mine))] if places else addresses(rank, len(mine))
+                self.ranks.append(Rank(lib, rank, nics, ranks=ground.ranks, **config))
         self.handles = [rank.handle for rank in self.ranks]
         """What the others are told; a relay puts its own here."""
         self.faults: list[str] = []
@@ -245,18 +253,33 @@ class Job:
         for rank in self.ranks:
             rank.close()
 
+    def _in_place(self, rank: int) -> contextlib.AbstractContextManager[None]:
+        return entered(self.places.names[rank]) if self.places else contextlib.nullcontext()
+
     def join(self, rank: Rank) -> None:
         for other in range(self.ground.ranks):
             lanes = self.ground.wires.get((min(rank.rank, other), max(rank.rank, other)))
             if other != rank.rank and lanes:
                 assert rank.join(other, self.handles[other], lanes) == OK
 
-    def run(self, calls: Iterable[tuple[Schedule, str, Op]], goes_on: Callable[[], bool], **config: Any) -> str:
-        """The calls in turn, and again, while `goes_on`; what is wrong, or nothing. config : of `Rank.start`"""
+    def run(
+        self,
+        calls: Iterable[tuple[Schedule, str, Op]],
+        goes_on: Callable[[], bool],
+        *,
+        limit_s: float = 100,
+        **config: Any,
+    ) -> str:
+        """The calls in turn, and again, while `goes_on`; what is wrong, or nothing. limit_s : of a call; config : of
+        `Rank.start`"""
         script = list(calls)
         right = native.Right()
         for call in script:
             right.of(*call)
+
+        def in_place(rank: Rank) -> None:
+            with self._in_place(rank.rank):
+                rank_of(rank)
 
         def rank_of(rank: Rank) -> None:
             try:
@@ -268,7 +291,7 @@ class Job:
                     schedule, dtype, op = script[(self._done[rank.rank] - 1) % len(script)]
                     given, wanted = right.of(schedule, dtype, op)
                     buffer = given[rank.rank].copy()
-                    result = rank.call(schedule, dtype, op, buffer, self.ground.lanes(schedule))
+                    result = rank.call(schedule, dtype, op, buffer, self.ground.lanes(schedule), limit_s)
                     assert result == OK, RESULTS[result]
                     same = buffer.tobytes() == wanted[rank.rank].tobytes()
                     assert same, f"wrong bits, call {self._done[rank.rank]}"
@@ -280,7 +303,7 @@ class Job:
                 self.faults.append(f"rank {rank.rank}: {error} {rank.counters()}")
                 self.going = False
 
-        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in self.ranks]
+        threads = [threading.Thread(target=in_place, args=(rank,)) for rank in self.ranks]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -514,7 +537,7 @@ def in_parts(lib: Any) -> str:
     turns = iter(range(6))
     with Job(lib, large(), segment=1 << 20, unsent_bytes=16384) as job:
         calls = [(large().schedules[0][1], "uint8", Op.MAX)]
-        fault = job.run(calls, lambda: next(turns, None) is not None, window=4 << 20)
+        fault = job.run(calls, lambda: next(turns, None) is not None, window=4 << 20, limit_s=20)
         return fault or ("a wire died" if job.total("tcp_died") else "")
 
 
@@ -798,7 +821,9 @@ def deceive(lib: Any) -> str:
 
     def without_secret(heard: socket.socket) -> None:
         said = heard.recv(64)
-        heard.sendall(bytes(32) + code(bytes(32), "accepts", said, bytes(32)) + bytes(32))
+        heard.sendall(bytes(32) + code(bytes(32), "accepts", said, bytes(32)))
+        if heard.recv(32):
+            faults.append("a proof for whoever asks")
 
     def own_words(heard: socket.socket) -> None:
         while data := heard.recv(64):

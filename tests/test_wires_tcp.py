@@ -9,6 +9,8 @@ import random
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Iterator
 from ctypes import byref, c_uint32, c_void_p
 from itertools import count
 from multiprocessing import get_context
@@ -19,12 +21,15 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import optcc
 from optcc.runtime.devices.host import Op
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
+from tests.namespaces import Namespaces, missing
 from tests.native_replay import BAD, LOST, OK, RATE_OF_A_NIC, Ground, ground
 from tests.tcp_ranks import (
     MAX_HANDLE,
+    UP,
     Job,
     Rank,
     Stranger,
@@ -39,6 +44,7 @@ from tests.tcp_ranks import (
     load,
     small,
     talk,
+    two,
 )
 
 pytestmark = pytest.mark.cc
@@ -134,6 +140,67 @@ def test_a_thousand_breaks(lib: Any, seed: int) -> None:
 
 def test_seeds_break_handshakes_too(lib: Any) -> None:
     assert break_wires(lib, 40, seed=8).in_handshake
+
+
+# --- links that break, between network namespaces ------------------------------------------------------------------
+
+
+@pytest.fixture
+def places() -> Iterator[Namespaces]:
+    if missing():
+        pytest.skip(missing())
+    with Namespaces(2) as made:
+        yield made
+
+
+def carried(job: Job, rail: int) -> int:
+    """Bytes that a rail's wires have carried both ways, as acknowledged."""
+    return sum(rank.states()[rail].acked_bytes for rank in job.ranks)
+
+
+def test_a_link_that_goes_down_and_comes_back(lib: Any, places: Namespaces) -> None:
+    """Nobody is told. A device is set down at one end, four times; both ends leave the wire, and use it again."""
+    place, until = two(), time.monotonic() + 200
+    calls = [(schedule, "int32", Op.SUM) for _, schedule in place.schedules]
+    steps, had = ["down", "up", "used"] * 4, 0
+    with Job(lib, place, places=places, handshake_ns=300_000_000) as job:
+
+        def goes_on() -> bool:
+            nonlocal had
+            assert time.monotonic() < until, f"steps to do: {steps}"
+            number = (len(steps) - 1) // 3
+            rail, end = number % 2, number // 2
+            ups = [rank.states()[rail].state == UP for rank in job.ranks]
+            match steps[:1]:
+                case ["down"] if all(ups):
+                    places.set_up(end, rail, False)
+                case ["up"] if not any(ups):
+                    places.set_up(end, rail, True)
+                    had = carried(job, rail)
+                case ["used"] if all(ups) and carried(job, rail) > had + (1 << 16):
+                    pass
+                case _:
+                    return True
+            del steps[0]
+            return bool(steps)
+
+        assert not job.run(calls, goes_on, suspect_ns=50_000_000)
+        assert not steps
+        assert job.total("returned") >= 8
+        assert job.total("resent_segments")
+
+
+def test_shares_follow_the_links_rates(lib: Any, places: Namespaces) -> None:
+    """One rail has a quarter of the other's rate, and nobody says so."""
+    places.set_rate(0, "80mbit")
+    places.set_rate(1, "20mbit")
+    cluster = Cluster.uniform(servers=2, nics=2, rate=RATE_OF_A_NIC)
+    place = Ground("2 x 2", [("ring", optcc.plan(cluster, 4 << 20, segments=4).schedule())])
+    turns = count()
+    with Job(lib, place, places=places) as job:
+        call = (place.schedules[0][1], "int32", Op.SUM)
+        assert not job.run([call], lambda: next(turns) < 2, suspect_ns=5 * 10**9, window=65536)
+        assert 0.1 < carried(job, 1) / (carried(job, 0) + carried(job, 1)) < 0.35
 
 
 # --- peers that are not who they say -------------------------------------------------------------------------------
@@ -338,7 +405,7 @@ QUICK = ("no proof is asked for", "a partial payload is sent from its beginning"
 def is_found(library: Path) -> bool:
     child = get_context("spawn").Process(target=find, args=(library,))  # it may crash or hang, which finds it, too
     child.start()
-    child.join(120)
+    child.join(60)
     hangs = child.is_alive()
     child.kill()
     return hangs or bool(child.exitcode)
