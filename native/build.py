@@ -36,7 +36,7 @@ def build(output: Path) -> None:
     flags = [*FLAGS, *shlex.split(os.environ.get("CFLAGS", ""))]
     sources = sorted(str(path) for path in HERE.glob("*.c"))
     try:
-        subprocess.run([*compiler(), *flags, "-shared", "-o", str(unfinished), *sources, "-lm"], check=True)
+        subprocess.run([*compiler(), *flags, "-shared", "-o", str(unfinished), *sources, "-lm", "-ldl"], check=True)
         unfinished.replace(output)
     finally:
         unfinished.unlink(missing_ok=True)
