@@ -9,11 +9,12 @@
  * at either end, do not wait behind payloads, and may be lost, which the engine allows for. They take the same way, from
  * the same port to the same port, so that they tell whether it is there.
  *
- * Receives. A wire has R of them: window / segment + 1 + DATA_SPARE, SPAN + DATA_SPARE at most. With every datagram the
- * reader tells how many it has posted again, in sixteen bits of the immediate value. The writer never has more than R
- * payloads out that it has not been told of. So a receive is always there, whatever is sent again and however long the
- * reader is away. Datagrams that find no receive are lost; a NIC has R + CONTROL_SPARE for each of its wires, and a
- * reader that keeps up acknowledges no segment twice.
+ * Receives. A wire has R of them: window / segment + 1 + DATA_SPARE, SPAN + DATA_SPARE at most. With everything that an
+ * end sends it tells how many it has posted again, in sixteen bits of the immediate value; the other end never has more
+ * than R payloads out that it has not been told of. So a receive is always there, whatever is sent again and however
+ * long the reader is away. What tells may be lost, and the engine hear by another wire that all has landed: who may not
+ * send asks, by a datagram of its own, a `note`. Datagrams that find no receive are lost; a NIC has R + CONTROL_SPARE
+ * for each of its wires, and a reader that keeps up acknowledges no segment twice.
  *
  * Lives. A fence puts the queue pair into the error state and waits until all that was posted has come back, FLUSH_NS at
  * most; then it is reset, or destroyed. A KNOCK or WELCOME begins the life that it names, before it is posted: reset,
@@ -132,7 +133,7 @@ struct end { /* of a wire, at this rank */
     uint16_t taken_here;             /* likewise of the other way */
     uint32_t place;                  /* of the next head */
     unsigned char *heads, *slots;    /* R of each */
-    uint64_t fence_ns;               /* when the fence began */
+    uint64_t fence_ns, asked_ns;     /* when the fence began; when it was asked for receives last */
     int died, fenced, back;          /* to be said */
 };
 
@@ -162,6 +163,10 @@ struct region {
     const unsigned char *at;
     uint64_t bytes; /* 0: free */
     struct ibv_mr *of[OPTCC_MAX_NICS];
+};
+
+struct note { /* a datagram between wires: how many receives there are, as all tell */
+    uint32_t life, asks; /* of the wire; 1: the writer wants to know, too */
 };
 
 struct held { /* what the frame told last lies in */
@@ -437,6 +442,59 @@ static const struct region *region_of(const struct optcc_verbs *v, const unsigne
     return NULL;
 }
 
+/* With what is posted: by whom, for which wire, and how many receives have been posted again. */
+static uint32_t immediate(const struct optcc_verbs *v, const struct end *w)
+{
+    return htonl(v->config.rank << 22 | w->ends.lane << 16 | w->taken_here);
+}
+
+/* What came with something of life `life`: not less than was said before, and no more than was sent. */
+static void take_immediate(struct end *w, uint32_t immediate_value, uint32_t life)
+{
+    const uint16_t more = (uint16_t)((uint16_t)ntohl(immediate_value) - w->taken_there);
+    if (life == w->life && more <= (uint16_t)(w->given - w->taken_there))
+        w->taken_there = (uint16_t)(w->taken_there + more);
+}
+
+static int post_datagram(struct optcc_verbs *v, struct end *w, const void *bytes, uint32_t length)
+{
+    struct nic *n = w->nic;
+    if (!usable(n) || !w->route || n->control_broken)
+        return OPTCC_LOST;
+    if (n->control_sends == n->control_depth)
+        return OPTCC_AGAIN;
+    unsigned char *const copy = n->control_heads + (uint64_t)n->control_place * head_bytes();
+    memcpy(copy, bytes, length);
+    struct ibv_sge piece = {.addr = (uintptr_t)copy, .length = length, .lkey = n->region->lkey};
+    struct ibv_send_wr send = {
+        .wr_id = request(CONTROL_SEND, n->control_generation, 0, n->control_place), .sg_list = &piece, .num_sge = 1,
+        .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = immediate(v, w),
+        .wr.ud = {.ah = w->route, .remote_qpn = w->far.control_number, .remote_qkey = w->far.control_key}}, *bad;
+    /* The depth is a multiple of CONTROL_SIGNAL, so that places that tell are as far apart at its end as elsewhere. */
+    if (n->control_place % CONTROL_SIGNAL == CONTROL_SIGNAL - 1)
+        send.send_flags = IBV_SEND_SIGNALED;
+    const int failed = n->context->ops.post_send(n->control, &send, &bad);
+    if (failed == ENOMEM)
+        return OPTCC_AGAIN;
+    if (failed) {
+        nic_lost(v, n, "refuses work", failed);
+        return OPTCC_LOST;
+    }
+    n->control_place = n->control_place + 1 == n->control_depth ? 0 : n->control_place + 1;
+    n->control_sends++;
+    return OPTCC_OK;
+}
+
+static void ask_for_receives(struct optcc_verbs *v, struct end *w)
+{
+    const struct note note = {.life = w->life, .asks = 1};
+    const uint64_t now_ns = now(v);
+    if (now_ns - w->asked_ns < LOOK_NS)
+        return;
+    w->asked_ns = now_ns;
+    post_datagram(v, w, &note, sizeof note);
+}
+
 static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_frame *head, const void *payload)
 {
     struct nic *n = w->nic;
@@ -445,8 +503,12 @@ static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_fr
             owe(v, &w->died); /* it was lost before the engine took it for whole */
         return OPTCC_LOST;
     }
-    if (w->sends == v->receives || (uint16_t)(w->given - w->taken_there) >= v->receives)
+    if (w->sends == v->receives) /* heads are in use */
         return OPTCC_AGAIN;
+    if ((uint16_t)(w->given - w->taken_there) >= v->receives) {
+        ask_for_receives(v, w);
+        return OPTCC_AGAIN;
+    }
     const struct region *r = region_of(v, payload, head->length);
     if (!r || !r->of[n->index]) {
         wrong(v, "wire %u to rank %u: a payload of %u bytes is not registered on %s; optcc_verbs_register it", w->index,
@@ -460,7 +522,8 @@ static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_fr
         {.addr = (uintptr_t)copy, .length = sizeof *head, .lkey = n->region->lkey},
         {.addr = (uintptr_t)payload, .length = head->length, .lkey = r->of[n->index]->lkey}};
     struct ibv_send_wr send = {.wr_id = request(DATA_SEND, w->generation, w->index, w->place), .sg_list = pieces,
-                               .num_sge = 2, .opcode = IBV_WR_SEND, .send_flags = IBV_SEND_SIGNALED}, *bad;
+                               .num_sge = 2, .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = immediate(v, w),
+                               .send_flags = IBV_SEND_SIGNALED}, *bad;
     const int failed = n->context->ops.post_send(w->pair, &send, &bad);
     if (failed == ENOMEM)
         return OPTCC_AGAIN;
@@ -477,37 +540,13 @@ static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_fr
 
 static int post_control(struct optcc_verbs *v, struct end *w, const struct optcc_frame *head)
 {
-    struct nic *n = w->nic;
     if ((head->kind == OPTCC_KNOCK || head->kind == OPTCC_WELCOME) && w->is != FENCING &&
         (w->is == FENCED || w->life != head->epoch) && begin_life(v, w, head->epoch) != OPTCC_OK) {
         w->is = LOST;
         owe(v, &w->died);
         return OPTCC_LOST;
     }
-    if (!usable(n) || !w->route || n->control_broken)
-        return OPTCC_LOST;
-    if (n->control_sends == n->control_depth)
-        return OPTCC_AGAIN;
-    unsigned char *const copy = n->control_heads + (uint64_t)n->control_place * head_bytes();
-    memcpy(copy, head, sizeof *head);
-    struct ibv_sge piece = {.addr = (uintptr_t)copy, .length = sizeof *head, .lkey = n->region->lkey};
-    struct ibv_send_wr send = {
-        .wr_id = request(CONTROL_SEND, n->control_generation, 0, n->control_place), .sg_list = &piece, .num_sge = 1,
-        .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = htonl(v->config.rank << 22 | w->ends.lane << 16 | w->taken_here),
-        .wr.ud = {.ah = w->route, .remote_qpn = w->far.control_number, .remote_qkey = w->far.control_key}}, *bad;
-    /* The depth is a multiple of CONTROL_SIGNAL, so that places that tell are as far apart at its end as elsewhere. */
-    if (n->control_place % CONTROL_SIGNAL == CONTROL_SIGNAL - 1)
-        send.send_flags = IBV_SEND_SIGNALED;
-    const int failed = n->context->ops.post_send(n->control, &send, &bad);
-    if (failed == ENOMEM)
-        return OPTCC_AGAIN;
-    if (failed) {
-        nic_lost(v, n, "refuses work", failed);
-        return OPTCC_LOST;
-    }
-    n->control_place = n->control_place + 1 == n->control_depth ? 0 : n->control_place + 1;
-    n->control_sends++;
-    return OPTCC_OK;
+    return post_datagram(v, w, head, sizeof *head);
 }
 
 static int post(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload)
@@ -683,6 +722,7 @@ static int data_came(struct optcc_verbs *v, struct end *w, const struct ibv_wc *
     if (done->status != IBV_WC_SUCCESS || w->is != OPEN)
         return 0;
     const uint32_t slot = place_of(done->wr_id);
+    take_immediate(w, done->imm_data, w->life);
     v->held = (struct held){.nic = w->nic, .end = w, .slot = slot, .generation = w->generation};
     *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = w->index, .length = done->byte_len,
                                   .bytes = w->slots + (uint64_t)slot * v->slot_bytes};
@@ -703,21 +743,27 @@ static int control_came(struct optcc_verbs *v, struct nic *n, const struct ibv_w
 {
     const uint32_t slot = place_of(done->wr_id);
     const unsigned char *const bytes = n->control_slots + (uint64_t)slot * control_slot_bytes() + GRH_BYTES;
+    const uint32_t length = done->byte_len - least(done->byte_len, GRH_BYTES);
+    struct end *w = end_of(v, n, done);
     struct optcc_frame head;
+    struct note note;
     v->held = (struct held){.nic = n, .slot = slot, .generation = n->control_generation};
-    struct end *w = done->byte_len >= GRH_BYTES + sizeof head ? end_of(v, n, done) : NULL;
-    if (!w) {
-        give_back(v);
-        return 0;
+    if (w && length == sizeof head) {
+        memcpy(&head, bytes, sizeof head);
+        take_immediate(w, done->imm_data, head.epoch);
+        *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = w->index, .length = length, .bytes = bytes};
+        return 1;
     }
-    memcpy(&head, bytes, sizeof head);
-    /* How many receives the far end has posted again, if it speaks of this life, and not less than it said before. */
-    const uint16_t more = (uint16_t)((uint16_t)ntohl(done->imm_data) - w->taken_there);
-    if (head.epoch == w->life && more <= (uint16_t)(w->given - w->taken_there))
-        w->taken_there = (uint16_t)(w->taken_there + more);
-    *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = w->index, .length = done->byte_len - GRH_BYTES,
-                                  .bytes = bytes};
-    return 1;
+    if (w && length == sizeof note) {
+        memcpy(&note, bytes, sizeof note);
+        take_immediate(w, done->imm_data, note.life);
+        if (note.asks == 1 && note.life == w->life) {
+            note.asks = 0;
+            post_datagram(v, w, &note, sizeof note);
+        }
+    }
+    give_back(v);
+    return 0;
 }
 
 /* One completion; whether it makes an event. */

@@ -46,6 +46,8 @@ VerbsConfig = native._struct(
 NicState = native._struct(
     "NicState", ("there", c_uint32), ("up", c_uint32), ("in_hand", c_uint32), ("why", c_char_p)
 )
+UP = 0
+"""Of enum optcc_wire_is."""
 HANDLE_BYTES = 4096
 """More than a handle of 64 lanes."""
 PATIENCE_S = 60
@@ -97,7 +99,9 @@ class Job:
     """Collectives of processes, one after another.
 
     verbs : path of a libibverbs; addresses : of NICs, those of rank 0 first; missing : NICs whose device is not there
-    calls : type and operation of each collective; away : rank, call and seconds for which it is not there
+    calls : type and operation of each collective
+    unregistered : no NIC is told of the buffers
+    returns : all wires are to be whole before the last call; patience_s : for whatever should take a fraction of a second
     """
 
     ground: Ground
@@ -112,9 +116,11 @@ class Job:
     timeout: int = 10
     retries: int = 6
     suspect_s: float = 0.1
-    away: tuple[int, int, float] | None = None
     missing: Sequence[int] = ()
     protects: bool = True
+    returns: bool = False
+    unregistered: bool = False
+    patience_s: float = PATIENCE_S
     seed: int = 1
     wires: list[Any] = field(init=False)
 
@@ -151,10 +157,11 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Of a job. fault : what is wrong with it, empty: nothing; counters : over all ranks; carried : bytes acknowledged
+    """Of a job. fault : what is wrong with it, empty: nothing; errors : what ranks say, by rank; counters : over all ranks; carried : bytes acknowledged
     of each NIC; epochs : the highest life of a wire of each NIC"""
 
     fault: str
+    errors: list[str]
     counters: dict[str, int]
     carried: list[int]
     epochs: list[int]
@@ -187,6 +194,12 @@ class Spoiled:
         match strike.kind:
             case "cut":
                 self._network.cut(strike.nic)
+            case "gone":
+                fabric().down(name_of(strike.nic), gone=True)
+            case "heal":
+                self._network.restore(strike.nic)
+            case "pause":
+                time.sleep(strike.lasts_s)
             case "path":
                 path(strike.nic, strike.to, lost=True)
             case "out" | "in" | "both":
@@ -198,19 +211,29 @@ class Spoiled:
         match strike.kind:
             case "cut":
                 self._network.restore(strike.nic)
+            case "gone" | "pause" | "heal":
+                pass
             case "path":
                 path(strike.nic, strike.to, lost=False)
             case _:
                 self._network.heal(strike.nic)
 
 
-def path(nic: int, to: int, *, lost: bool) -> None:
-    """What goes from one played NIC of this host to another is lost, or no more."""
+def fabric() -> Any:
+    """The played fabric that the environment names."""
     from optcc.fabric.played import PlayedFabric
     from optcc.machine.rdma import PLAYED_FABRIC
 
-    fabric = PlayedFabric(os.environ[PLAYED_FABRIC])
-    fabric.path(f"host0/{fabric.names[nic]}", f"host0/{fabric.names[to]}", lost=lost)
+    return PlayedFabric(os.environ[PLAYED_FABRIC])
+
+
+def name_of(nic: int) -> str:
+    return f"host0/{fabric().names[nic]}"
+
+
+def path(nic: int, to: int, *, lost: bool) -> None:
+    """What goes from one played NIC of this host to another is lost, or no more."""
+    fabric().path(name_of(nic), name_of(to), lost=lost)
 
 
 class Meeting:
@@ -218,9 +241,10 @@ class Meeting:
 
     def __init__(self, job: Job) -> None:
         self.ranks = job.ranks
-        size = job.ranks * job.ranks * HANDLE_BYTES + job.ranks * 4096
-        self.memory = mmap.mmap(-1, size)
-        self.words = np.frombuffer(self.memory, np.uint64)[job.ranks * job.ranks * HANDLE_BYTES // 8 :]
+        handles, pages = job.ranks * job.ranks * HANDLE_BYTES, job.ranks * 4096
+        self.memory = mmap.mmap(-1, handles + 2 * pages)
+        self.words = np.frombuffer(self.memory, np.uint64)[handles // 8 : (handles + pages) // 8]
+        self.texts = memoryview(self.memory)[handles + pages :]
         self.barrier = get_context("fork").Barrier(job.ranks)
 
     def meet(self) -> None:
@@ -233,6 +257,15 @@ class Meeting:
     def report(self, rank: int) -> Any:
         """512 numbers that a rank tells."""
         return self.words[rank * 512 : rank * 512 + 512]
+
+
+    def say(self, rank: int, text: str) -> None:
+        """What is wrong at a rank; the end of it, if it is long."""
+        told = text.encode()[-4000:]
+        self.texts[rank * 4096 : rank * 4096 + len(told)] = told
+
+    def said(self, rank: int) -> str:
+        return bytes(self.texts[rank * 4096 : rank * 4096 + 4096]).rstrip(b"\0").decode(errors="replace")
 
 
 class Buffers:
@@ -330,14 +363,15 @@ def meet(lib: Any, job: Job, rank: int, verbs: c_void_p, meeting: Meeting) -> No
 class Driver:
     """Makes an engine go on, and sleeps when there is nothing to do."""
 
-    def __init__(self, lib: Any, verbs: c_void_p, engine: c_void_p, spoiled: Spoiled) -> None:
+    def __init__(self, lib: Any, verbs: c_void_p, engine: c_void_p, spoiled: Spoiled, patience_s: float) -> None:
         self._lib, self._verbs, self._engine, self._spoiled = lib, verbs, engine, spoiled
+        self._patience_s = patience_s
         self._sleep = select.poll()
         self._sleep.register(lib.optcc_verbs_fd(verbs), select.POLLIN)
         self._counters = Counters()
 
     def until(self, done: Callable[[], bool], what: str) -> None:
-        limit = time.monotonic() + PATIENCE_S
+        limit = time.monotonic() + self._patience_s
         while not done():
             wakes_ns = self._lib.optcc_progress(self._engine)
             self._spoiled.look(self.counters().landed_segments)
@@ -357,12 +391,15 @@ class Driver:
         counted = self.counters()
         return str({name: getattr(counted, name) for name in COUNTERS} | {"wires": self.wires()})
 
-    def wires(self) -> list[tuple[int, int, int]]:
-        """State, life and bytes of each wire."""
+    def well(self) -> bool:
+        return all(state == UP for state, *_ in self.wires())
+
+    def wires(self) -> list[tuple[int, int, int, int]]:
+        """State, life, bytes carried and bytes under way of each wire."""
         found = []
         look = native.WireState()
         while self._lib.optcc_wire_look(self._engine, len(found), byref(look)) == OK:
-            found.append((look.state, look.epoch, look.acked_bytes))
+            found.append((look.state, look.epoch, look.acked_bytes, look.flying))
         return found
 
 
@@ -371,15 +408,18 @@ def run_rank(library: Path, job: Job, rank: int, meeting: Meeting) -> None:
     lib = load(library)
     verbs = open_wires(lib, job, rank)
     buffers = Buffers(job.schedule.nbytes, job.protects)
-    for at in buffers.at:
+    for at in () if job.unregistered else buffers.at:
         checked(lib, lib.optcc_verbs_register(verbs, at, buffers.nbytes))
     meet(lib, job, rank, verbs, meeting)
     engine = open_engine(lib, job, verbs)
-    driver = Driver(lib, verbs, engine, spoiled := Spoiled(job, rank))
+    driver = Driver(lib, verbs, engine, spoiled := Spoiled(job, rank), job.patience_s)
     report, programs = meeting.report(rank), {}
+    others = [meeting.report(peer) for peer in range(job.ranks)]
     for call, (dtype, op) in enumerate(job.calls):
-        if job.away and job.away[:2] == (rank, call):
-            time.sleep(job.away[2])
+        if job.returns and call == len(job.calls) - 1:
+            driver.until(lambda: spoiled.healed and driver.well(), f"what was lost has not returned to rank {rank}")
+            report[0] = HEALED
+            driver.until(lambda: all(told[0] for told in others), f"rank {rank} waits for all to be whole")
         if dtype not in programs:
             lanes = job.ground.lanes(job.schedule)
             programs[dtype] = native.program(lib, job.schedule, rank, dtype, job.segment, lanes)
@@ -390,10 +430,9 @@ def run_rank(library: Path, job: Job, rank: int, meeting: Meeting) -> None:
         assert lib.optcc_test(engine, None) == OK, "a rank was given up"
         assert buffer.tobytes() == right[rank].tobytes(), f"call {call}, rank {rank}: the result is wrong"
         buffers.give_back(call)
-    report[0] = 1
-    # The last acknowledgement may have to be said again; what was struck is to be whole again.
-    others = [meeting.report(peer) for peer in range(job.ranks)]
-    driver.until(lambda: spoiled.healed and all(told[0] for told in others), f"the end at rank {rank}")
+    report[0] = ENDED
+    # The last acknowledgement may have to be said again.
+    driver.until(lambda: spoiled.healed and all(told[0] == ENDED for told in others), f"the end at rank {rank}")
     meeting.meet()
     tell(job, rank, report, driver)
     lib.optcc_close(engine)
@@ -405,6 +444,7 @@ def run_rank(library: Path, job: Job, rank: int, meeting: Meeting) -> None:
     lib.optcc_verbs_close(verbs)
 
 
+HEALED, ENDED = 1, 2
 FIRST_OF_NICS = 16
 """Place of what NICs have carried in a report, and of their lives behind it."""
 
@@ -413,7 +453,7 @@ def tell(job: Job, rank: int, report: Any, driver: Driver) -> None:
     counted = driver.counters()
     for i, name in enumerate(COUNTERS):
         report[1 + i] = getattr(counted, name)
-    for wire, (_, epoch, carried) in zip(job.wires[rank], driver.wires(), strict=True):
+    for wire, (_, epoch, carried, _) in zip(job.wires[rank], driver.wires(), strict=True):
         report[FIRST_OF_NICS + wire.nic] += np.uint64(carried)
         place = FIRST_OF_NICS + 16 + wire.nic
         report[place] = max(int(report[place]), epoch)
@@ -429,9 +469,8 @@ def run(library: Path, job: Job) -> Outcome:
         try:
             run_rank(library, job, rank, meeting)
         except BaseException:
-            traceback.print_exc()
+            meeting.say(rank, traceback.format_exc())
             meeting.barrier.abort()
-            sys.stderr.flush()
             os._exit(1)
         os._exit(0)
 
@@ -460,7 +499,7 @@ def run(library: Path, job: Job) -> Outcome:
     places = [(rank, nic) for rank, count in enumerate(job.nics) for nic in range(count)]
     carried = [int(told[rank][FIRST_OF_NICS + nic]) for rank, nic in places]
     epochs = [int(told[rank][FIRST_OF_NICS + 16 + nic]) for rank, nic in places]
-    return Outcome(fault, counters, carried, epochs)
+    return Outcome(fault, [meeting.said(rank) for rank in range(job.ranks)], counters, carried, epochs)
 
 
 # --- seeds ---------------------------------------------------------------------------------------------------------
@@ -491,45 +530,43 @@ def mixed() -> Ground:
 
 
 @cache
-def planned(ranks: int, nics: int) -> list[Ground]:
+def planned(ranks: int, nics: int, nbytes: int = 1 << 17) -> list[Ground]:
     """What the planner has for a cluster, each family a ground of its own."""
     from optcc.values.cluster import Cluster
 
     cluster = Cluster.uniform(servers=ranks, nics=nics, rate=native.RATE_OF_A_NIC)
     return [
         Ground(f"{plan.recipe.family} of {ranks} x {nics}", [(plan.recipe.family, plan.schedule())])
-        for plan in native.plans(cluster, 1 << 17, 2)
+        for plan in native.plans(cluster, nbytes, 2)
     ]
 
 
-SIZES = ((2, 2), (2, 4), (3, 2), (3, 4), (4, 2), (4, 3))
+SIZES = ((2, 1), (3, 1), (2, 2), (2, 4), (3, 2), (3, 4), (4, 2), (4, 3))
 SLOW_BITS = 400e6
 """Of a NIC: a collective takes some milliseconds, so that faults hit it."""
 KINDS = ("cut", "cut", "both", "out", "in", "acks", "path")
 
 
 def drawn(seed: int, addresses: Sequence[NicAddress], network: Any, verbs: str, kinds: Sequence[str] = KINDS) -> Job:
-    """Two or three collectives, struck one to three times. A NIC of each rank, the same of all, is struck only for a
-    while; the others may stay away for ever."""
+    """Two to four collectives, of which all but the last are struck, one to three times; before the last one all wires
+    are to be back."""
     draw = random.Random(seed)
     ranks, nics = draw.choice(SIZES)
     ground = rings(ranks, nics)
-    calls = [draw.choice(native.CALLS) for _ in range(draw.choice((2, 3)))]
+    calls = [draw.choice(native.CALLS) for _ in range(draw.choice((2, 3, 4)))]
     job = Job(ground, addresses, calls, network=network, verbs=verbs, seed=seed, timeout=draw.choice((8, 10, 14)))
-    spared, strikes = draw.randrange(nics), []
+    job.returns = True
+    struck, strikes = job.segments // ranks * (len(calls) - 1) // len(calls), []
     for _ in range(draw.choice((1, 1, 2, 3))):
         nic, kind = draw.randrange(ranks * nics), draw.choice(kinds)
         others = [other for other in range(ranks * nics) if other // nics != nic // nics and other % nics == nic % nics]
-        lasts = draw.choice((0.001, 0.02, 0.15, 0.6))
-        if nic % nics != spared and draw.random() < 0.3:
-            lasts = 1.5  # the job ends without it
         strikes.append(
             Strike(
                 kind,
                 rank=nic // nics,
-                at=draw.randrange(max(1, job.segments // ranks)),
+                at=draw.randrange(struck),
                 nic=nic,
-                lasts_s=lasts,
+                lasts_s=draw.choice((0.0, 0.001, 0.02, 0.15, 0.5)),
                 to=draw.choice(others),
             )
         )
@@ -545,6 +582,9 @@ def played(job: Job, library: Path) -> Outcome:
     try:
         return run(library, job)
     finally:
+        for strike in job.strikes:
+            if strike.kind == "gone":
+                fabric().up(name_of(strike.nic))
         job.network.whole(nics)
         for strike in job.strikes:
             if strike.kind == "path":
@@ -559,9 +599,9 @@ def own_fabric(stack: ExitStack, *, nics: int = 12, lid: bool = False) -> tuple[
     from optcc.fabric.played import PlayedFabric, PlayedNetwork
 
     folder = stack.enter_context(tempfile.TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None))
-    fabric = PlayedFabric.make(Path(folder) / "fabric", hosts=1, nics=nics, roce=not lid, name="rxe")
-    os.environ |= fabric.env(0)
-    return [NicAddress(name, 1, None if lid else 1) for name in fabric.names], PlayedNetwork()
+    made = PlayedFabric.make(Path(folder) / "fabric", hosts=1, nics=nics, roce=not lid, name="rxe")
+    os.environ |= made.env(0)
+    return [NicAddress(name, 1, None if lid else 1) for name in made.names], PlayedNetwork()
 
 
 def verbs_library(stack: ExitStack, sanitize: bool) -> str:
@@ -636,6 +676,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"seed {seed}: {job.ground.name}; {[f'{dtype} {op}' for dtype, op in job.calls]}")
             for strike in job.strikes:
                 print(f"  {strike}")
+            print("".join(outcome.errors), end="")
             print(f"  {outcome.fault or 'right'}; {outcome.counters}; lives {outcome.epochs}", flush=True)
             bad += outcome.fault != ""
         if given.time:
