@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import ctypes
+import faulthandler
 import mmap
 import os
 import random
@@ -100,7 +101,7 @@ class Job:
 
     verbs : path of a libibverbs; addresses : of NICs, those of rank 0 first; missing : NICs whose device is not there
     calls : type and operation of each collective
-    unregistered : no NIC is told of the buffers
+    unregistered : no NIC is told of the buffers; crashes : nobody wants to know where
     returns : all wires are to be whole before the last call; patience_s : for whatever should take a fraction of a second
     """
 
@@ -121,6 +122,7 @@ class Job:
     returns: bool = False
     unregistered: bool = False
     patience_s: float = PATIENCE_S
+    crashes: bool = False
     seed: int = 1
     wires: list[Any] = field(init=False)
 
@@ -466,6 +468,8 @@ def run(library: Path, job: Job) -> Outcome:
     meeting = Meeting(job)
 
     def rank_of(rank: int) -> None:
+        if job.crashes:
+            faulthandler.disable()
         try:
             run_rank(library, job, rank, meeting)
         except BaseException:
