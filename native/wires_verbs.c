@@ -722,7 +722,8 @@ static int data_came(struct optcc_verbs *v, struct end *w, const struct ibv_wc *
     if (done->status != IBV_WC_SUCCESS || w->is != OPEN)
         return 0;
     const uint32_t slot = place_of(done->wr_id);
-    take_immediate(w, done->imm_data, w->life);
+    if (done->wc_flags & IBV_WC_WITH_IMM)
+        take_immediate(w, done->imm_data, w->life);
     v->held = (struct held){.nic = w->nic, .end = w, .slot = slot, .generation = w->generation};
     *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = w->index, .length = done->byte_len,
                                   .bytes = w->slots + (uint64_t)slot * v->slot_bytes};
@@ -732,8 +733,9 @@ static int data_came(struct optcc_verbs *v, struct end *w, const struct ibv_wc *
 /* The wire by which a datagram has come: as it says, if that NIC here and that queue pair there belong to it. */
 static struct end *end_of(struct optcc_verbs *v, const struct nic *n, const struct ibv_wc *done)
 {
-    const uint32_t said = ntohl(done->imm_data), rank = said >> 22, lane = said >> 16 & (OPTCC_MAX_LANES - 1);
-    if (rank >= v->config.ranks || !v->wire_of[rank * OPTCC_MAX_LANES + lane])
+    const uint32_t said = ntohl(done->imm_data);
+    const uint32_t rank = said >> 22, lane = said >> 16 & (OPTCC_MAX_LANES - 1);
+    if (!(done->wc_flags & IBV_WC_WITH_IMM) || rank >= v->config.ranks || !v->wire_of[rank * OPTCC_MAX_LANES + lane])
         return NULL;
     struct end *w = &v->end[v->wire_of[rank * OPTCC_MAX_LANES + lane] - 1];
     return w->joined && w->nic == n && w->far.control_number == done->src_qp ? w : NULL;
@@ -897,7 +899,7 @@ static struct ibv_context *open_device(const struct optcc_verbs *v, struct nic *
     return context;
 }
 
-/* How others reach it. A NIC that cannot even tell is lost. */
+/* How others reach it. */
 static int ask_port(struct optcc_verbs *v, struct nic *n)
 {
     int error = v->call.query_port(n->context, (uint8_t)n->name.port, &n->port);

@@ -34,7 +34,6 @@ from optcc.runtime.devices.host import Array, Op
 from optcc.schedule import Schedule
 from tests import native_replay as native
 from tests.native_replay import COUNTERS, OK, OPS, RESULTS, ROOT, SECOND_NS, Config, Counters, Ground
-from tests.native_replay import AGAIN as AGAIN_RESULT
 
 NicName = native._struct("NicName", ("device", c_char_p), ("port", c_uint32), ("gid_index", c_int32))
 Wire = native._struct("Wire", *((name, c_uint32) for name in ("peer", "nic", "far_nic", "lane")))
@@ -44,9 +43,7 @@ VerbsConfig = native._struct(
     *(("nic", c_void_p), ("wire", c_void_p), ("library", c_char_p)),
     *((name, c_uint32) for name in ("segment_bytes", "window_bytes", "ahead", "timeout", "retries")),
 )
-NicState = native._struct(
-    "NicState", ("there", c_uint32), ("up", c_uint32), ("in_hand", c_uint32), ("why", c_char_p)
-)
+NicState = native._struct("NicState", ("there", c_uint32), ("up", c_uint32), ("in_hand", c_uint32), ("why", c_char_p))
 UP = 0
 """Of enum optcc_wire_is."""
 HANDLE_BYTES = 4096
@@ -102,7 +99,8 @@ class Job:
     verbs : path of a libibverbs; addresses : of NICs, those of rank 0 first; missing : NICs whose device is not there
     calls : type and operation of each collective
     unregistered : no NIC is told of the buffers; crashes : nobody wants to know where
-    returns : all wires are to be whole before the last call; patience_s : for whatever should take a fraction of a second
+    returns : all wires are to be whole before the last call
+    patience_s : for whatever should take a fraction of a second
     """
 
     ground: Ground
@@ -159,8 +157,11 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Of a job. fault : what is wrong with it, empty: nothing; errors : what ranks say, by rank; counters : over all ranks; carried : bytes acknowledged
-    of each NIC; epochs : the highest life of a wire of each NIC"""
+    """Of a job.
+
+    fault : what is wrong with it, empty: nothing; errors : what ranks say, by rank; counters : over all ranks
+    carried : bytes acknowledged of each NIC; epochs : the highest life of a wire of each NIC
+    """
 
     fault: str
     errors: list[str]
@@ -259,7 +260,6 @@ class Meeting:
     def report(self, rank: int) -> Any:
         """512 numbers that a rank tells."""
         return self.words[rank * 512 : rank * 512 + 512]
-
 
     def say(self, rank: int, text: str) -> None:
         """What is wrong at a rank; the end of it, if it is long."""
@@ -398,14 +398,14 @@ class Driver:
 
     def wires(self) -> list[tuple[int, int, int, int]]:
         """State, life, bytes carried and bytes under way of each wire."""
-        found = []
+        found: list[tuple[int, int, int, int]] = []
         look = native.WireState()
         while self._lib.optcc_wire_look(self._engine, len(found), byref(look)) == OK:
             found.append((look.state, look.epoch, look.acked_bytes, look.flying))
         return found
 
 
-def run_rank(library: Path, job: Job, rank: int, meeting: Meeting) -> None:
+def run_rank(library: Path, job: Job, rank: int, meeting: Meeting, makes: type[Driver] = Driver) -> None:
     """One rank, from opening to closing. Raises AssertionError for what is wrong."""
     lib = load(library)
     verbs = open_wires(lib, job, rank)
@@ -414,7 +414,7 @@ def run_rank(library: Path, job: Job, rank: int, meeting: Meeting) -> None:
         checked(lib, lib.optcc_verbs_register(verbs, at, buffers.nbytes))
     meet(lib, job, rank, verbs, meeting)
     engine = open_engine(lib, job, verbs)
-    driver = Driver(lib, verbs, engine, spoiled := Spoiled(job, rank), job.patience_s)
+    driver = makes(lib, verbs, engine, spoiled := Spoiled(job, rank), job.patience_s)
     report, programs = meeting.report(rank), {}
     others = [meeting.report(peer) for peer in range(job.ranks)]
     for call, (dtype, op) in enumerate(job.calls):
@@ -428,7 +428,7 @@ def run_rank(library: Path, job: Job, rank: int, meeting: Meeting) -> None:
         given, right = native.RIGHT.of(job.schedule, dtype, op)
         buffer = buffers.take(call, given[rank])
         assert lib.optcc_begin(engine, programs[dtype], buffer.ctypes.data, OPS.index(op)) == OK
-        driver.until(lambda: lib.optcc_test(engine, None) != AGAIN_RESULT, f"call {call} at rank {rank}")
+        driver.until(lambda: lib.optcc_test(engine, None) != native.AGAIN, f"call {call} at rank {rank}")
         assert lib.optcc_test(engine, None) == OK, "a rank was given up"
         assert buffer.tobytes() == right[rank].tobytes(), f"call {call}, rank {rank}: the result is wrong"
         buffers.give_back(call)
@@ -638,11 +638,10 @@ def times(library: Path, addresses: Sequence[NicAddress], verbs: str) -> str:
     job = Job(ground, addresses, calls, verbs=verbs, segment=TIMED_SEGMENT, window=4 * TIMED_SEGMENT, protects=False)
     job.suspect_s = 1.0
     meeting = Meeting(job)
-    globals()["Driver"] = Timed
-    other = get_context("fork").Process(target=run_rank, args=(library, job, 1, meeting))
+    other = get_context("fork").Process(target=run_rank, args=(library, job, 1, meeting, Timed))
     native.RIGHT.of(job.schedule, "float32", Op.SUM)
     other.start()
-    run_rank(library, job, 0, meeting)
+    run_rank(library, job, 0, meeting, Timed)
     other.join()
     segments = job.segments / len(calls) / 2  # that one rank sends, while as many come
     source, target = np.ones((2, 64, TIMED_SEGMENT), np.uint8)

@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from ctypes import byref, c_uint64, c_void_p
 from dataclasses import replace
 from multiprocessing import get_context
@@ -315,13 +316,72 @@ def test_memory_that_was_not_registered_is_told(network: Any, library: Path) -> 
     assert any("is not registered on" in text for text in outcome.errors)
 
 
+def stranger_is_ignored(library: Path, network: Any) -> bool:
+    """Whether datagrams of a queue pair that is no peer's change nothing: a frame as the peer would write it, which
+    gives everything up, and others that are none; more of them than receives. A collective runs after them."""
+    from tests.verbs.contract_rig import SEND, SEND_IMM, UD, End, destroy_ah
+
+    lib = verbs.load(library)
+    made = job(rings(2, 1), network)
+    both = [verbs.open_wires(lib, made, rank) for rank in range(2)]
+    told = [handle(lib, one, 1 - rank) for rank, one in enumerate(both)]
+    for rank, one in enumerate(both):
+        verbs.checked(lib, lib.optcc_verbs_join(one, 1 - rank, told[1 - rank], len(told[1 - rank])))
+    engines = [verbs.open_engine(lib, made, one) for one in both]
+    number, qkey = np.frombuffer(told[0], np.uint32)[8 + 4 : 8 + 6].tolist()
+    stranger, beside = (End(made.addresses[nic], kind=UD, inline=0) for nic in (2, 0))
+    stranger.modify(1, pkey_index=0, port_num=stranger.nic.port, qkey=1)
+    stranger.modify(2)
+    stranger.modify(3, sq_psn=1)
+    route = stranger.handle_to(beside)
+    forged = bytes(
+        native.Frame(magic=0x0CC70A11, version=1, kind=native.GIVEUP, from_=1, to=0, job=made.seed, epoch=1, word=1)
+    )
+    for i in range(90):
+        bytes_ = (forged, forged[: i + 1], forged * 2, b"\1\0\0\0\1\0\0\0")[i % 4]
+        stranger.fill(0, bytes_)
+        claims = (1 << 22, 1 << 22 | 1 << 16, 1023 << 22, 0)[i // 4 % 4] | i
+        how = {"imm": socket.htonl(claims)} if i % 3 else {}
+        opcode = SEND_IMM if i % 3 else SEND
+        assert stranger.post(opcode, i, [(0, len(bytes_))], a=route, b=number | qkey << 32, **how) == 0
+        assert [done.status for done in stranger.wait(1)] == [0]
+        lib.optcc_progress(engines[0])
+    buffers = [np.ones(made.schedule.nbytes // 4, np.int32) for _ in range(2)]
+    programs = []
+    for rank, engine in enumerate(engines):
+        lanes = made.ground.lanes(made.schedule)
+        programs.append(native.program(lib, made.schedule, rank, "int32", made.segment, lanes))
+        where = buffers[rank].ctypes.data
+        verbs.checked(lib, lib.optcc_verbs_register(both[rank], where, buffers[rank].nbytes))
+        lib.optcc_begin(engine, programs[rank], where, 0)
+    limit = time.monotonic() + verbs.PATIENCE_S
+    while any(lib.optcc_test(engine, None) == native.AGAIN for engine in engines) and time.monotonic() < limit:
+        for engine in engines:
+            lib.optcc_progress(engine)
+    fine = all(lib.optcc_test(engine, None) == native.OK for engine in engines)
+    refused = native.Counters()
+    lib.optcc_count(engines[0], byref(refused))
+    destroy_ah(route)
+    for end in (stranger, beside):
+        end.close()
+    for engine, program, one in zip(engines, programs, both, strict=True):
+        lib.optcc_close(engine)
+        lib.optcc_program_close(program)
+        lib.optcc_verbs_close(one)
+    return fine and not refused.refused and all((buffer == 2).all() for buffer in buffers)
+
+
+def test_a_stranger_is_not_heard(network: Any, library: Path) -> None:
+    assert stranger_is_ignored(library, network)
+
+
 # --- the binary interface; sanitizers ------------------------------------------------------------------------------
 
 
 @needs_compiler
 def test_structs_are_those_of_the_library(tmp_path: Path) -> None:
     """As the played library has them, and rdma-core's header where it is installed."""
-    told = []
+    told: list[str] = []
     for header in (native.NATIVE / "verbs.h", native.ROOT / "fabric" / "verbs_abi.h", HEADER):
         if not header.exists():
             assert header == HEADER
@@ -376,7 +436,8 @@ MUTANTS = {
         ),
     ),
     "the ends count packets of a new life differently": Mutant(
-        "returns", ((".sq_psn = packet_of(w->first_packet, life)", ".sq_psn = packet_of(w->first_packet, life + life / 2)"),)
+        "returns",
+        ((".sq_psn = packet_of(w->first_packet, life)", ".sq_psn = packet_of(w->first_packet, life + life / 2)"),),
     ),
     "a knock comes too late for the first data of a life": Mutant(
         "returns", (("head->kind == OPTCC_KNOCK || head->kind == OPTCC_WELCOME", "head->kind == OPTCC_WELCOME"),)
@@ -384,8 +445,24 @@ MUTANTS = {
     "a returned link is never asked for": Mutant(
         "returns", (("port.state != IBV_PORT_ACTIVE", "port.state == IBV_PORT_ACTIVE"),)
     ),
-    "a lost link is not told": Mutant("link", (("if (event->event_type == IBV_EVENT_PORT_ERR || (", "if ((",),)),
-    "a failed send is not told": Mutant("silence told", (("w->ends.peer, w->nic->name.device, done->status, done->vendor_err);\n    lose(v, w);", "w->ends.peer, w->nic->name.device, done->status, done->vendor_err);"),)),
+    "a lost link is not told": Mutant(
+        "link",
+        (
+            (
+                "if (event->event_type == IBV_EVENT_PORT_ERR || (",
+                "if ((",
+            ),
+        ),
+    ),
+    "a failed send is not told": Mutant(
+        "silence told",
+        (
+            (
+                "w->ends.peer, w->nic->name.device, done->status, done->vendor_err);\n    lose(v, w);",
+                "w->ends.peer, w->nic->name.device, done->status, done->vendor_err);",
+            ),
+        ),
+    ),
     "nobody counts the peer's receives": Mutant(
         "away", (("if ((uint16_t)(w->given - w->taken_there) >= v->receives) {", "if (0) {"),)
     ),
@@ -395,7 +472,13 @@ MUTANTS = {
     ),
     "what comes with data is not taken, and nobody asks": Mutant(
         "healthy",
-        (("    take_immediate(w, done->imm_data, w->life);\n", ""), ("        ask_for_receives(v, w);\n", "        (void)ask_for_receives;\n")),
+        (
+            ("        take_immediate(w, done->imm_data, w->life);\n", "        ;\n"),
+            ("        ask_for_receives(v, w);\n", "        (void)ask_for_receives;\n"),
+        ),
+    ),
+    "datagrams of anybody are taken": Mutant(
+        "stranger", (("w->joined && w->nic == n && w->far.control_number == done->src_qp", "w->joined"),)
     ),
     "a queue pair is left behind": Mutant("leaks", (("        v->call.destroy_qp(n->control);\n", "        ;\n"),)),
     "the slots are not given back": Mutant("leaks", (("    free(n->memory);\n", ""),)),
@@ -427,6 +510,8 @@ def scene_job(scene: str, network: Any) -> Job:
 
 
 def finds(library: Path, scene: str, network: Any) -> bool:
+    if scene == "stranger":
+        return not stranger_is_ignored(library, network)
     if scene == "leaks":
         child = get_context("fork").Process(target=lambda: sys.exit(not leaves_nothing(library, network, 30)))
         child.start()
@@ -434,10 +519,7 @@ def finds(library: Path, scene: str, network: Any) -> bool:
         return child.exitcode != 0
     made = scene_job(scene, network)
     before = network.troubles()["not_ready"]
-    for _ in range(3):
-        if played(made, library).fault or network.troubles()["not_ready"] > before:
-            return True
-    return False
+    return any(played(made, library).fault or network.troubles()["not_ready"] > before for _ in range(3))
 
 
 @needs_compiler
