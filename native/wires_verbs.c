@@ -53,6 +53,7 @@ enum {
     HOPS = 64,          /* routers that packets may pass */
     RNR_TIMER = 12, RNR_RETRIES = 6, /* receives are always there, so neither should ever matter */
     READS = 1,          /* there are none, but 0 is not taken by all devices */
+    EVENTS = 64,        /* of a device, taken at once */
     LOOK_POLLS = 256,   /* events are looked for each so many polls, or when there is nothing, */
     DEVICE_BYTES = 64,  /* of a device's name */
     FAULT_BYTES = 256
@@ -183,6 +184,7 @@ struct optcc_verbs {
     struct optcc_wire *wire;
     uint32_t *wire_of; /* [peer * MAX_LANES + lane]: index + 1; 0: none */
     struct region region[REGIONS];
+    uint32_t last_region; /* that a payload lay in */
     struct held held;
     uint32_t receives, slot_bytes; /* R; of a slot, from one to the next */
     uint32_t owed, next_nic, polls; /* still to be said; whose turn it is; since the last look */
@@ -432,14 +434,17 @@ static uint32_t room(void *self, uint32_t nic)
     return v->config.ahead > n->in_hand ? v->config.ahead - n->in_hand : 0;
 }
 
-static const struct region *region_of(const struct optcc_verbs *v, const unsigned char *at, uint64_t bytes)
+static int lies_in(const struct region *r, const unsigned char *at, uint64_t bytes)
 {
-    for (uint32_t i = 0; i < REGIONS; i++) {
-        const struct region *r = &v->region[i];
-        if (r->bytes >= bytes && at >= r->at && (uint64_t)(at - r->at) <= r->bytes - bytes)
-            return r;
-    }
-    return NULL;
+    return r->bytes >= bytes && at >= r->at && (uint64_t)(at - r->at) <= r->bytes - bytes;
+}
+
+static const struct region *region_of(struct optcc_verbs *v, const unsigned char *at, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < REGIONS && !lies_in(&v->region[v->last_region], at, bytes); i++)
+        v->last_region = i;
+    const struct region *r = &v->region[v->last_region];
+    return lies_in(r, at, bytes) ? r : NULL;
 }
 
 /* With what is posted: by whom, for which wire, and how many receives have been posted again. */
@@ -649,7 +654,7 @@ static void look(struct optcc_verbs *v)
         struct ibv_async_event event;
         if (!n->context || n->gone)
             continue;
-        while (v->call.get_async_event(n->context, &event) == 0) {
+        for (int taken = 0; taken < EVENTS && v->call.get_async_event(n->context, &event) == 0; taken++) {
             take_event(v, n, &event);
             v->call.ack_async_event(&event);
         }

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import select
 import shutil
 import socket
 import subprocess
@@ -186,6 +187,21 @@ def test_a_device_that_is_gone_is_left_for_good(network: Any, library: Path) -> 
     assert outcome.counters["left"] == 2
 
 
+@needs_compiler
+def test_a_device_that_gives_nothing_back_is_fenced_all_the_same(
+    network: Any, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It keeps the receives of a queue pair in error (7 of `tests.test_fabric.MUTANTS`): after a second it is reset."""
+    from optcc.fabric.played import NAME, build
+
+    kept = str(build(tmp_path, ["-DPLAYED_MUTANTS"]) / NAME)
+    monkeypatch.setenv("PLAYED_MUTANT", "7")
+    strike = Strike("cut", rank=0, at=5, nic=1, lasts_s=0.1)
+    outcome = right(job(rings(2, 2), network, strike, verbs=kept, returns=True), library)
+    assert outcome.counters["left"] == 2
+    assert outcome.epochs[1] > 1
+
+
 @pytest.mark.parametrize("missing", [(1,), (0, 2), (1, 3, 5)])
 def test_a_nic_that_is_missing_at_the_start_is_done_without(network: Any, library: Path, missing: tuple[int]) -> None:
     """Wires go from the first NICs to the first ones, and from the second to the second."""
@@ -316,6 +332,49 @@ def test_memory_that_was_not_registered_is_told(network: Any, library: Path) -> 
     assert any("is not registered on" in text for text in outcome.errors)
 
 
+def joined(lib: Any, made: Job) -> tuple[list[c_void_p], list[c_void_p], list[bytes]]:
+    """Both ends of a job of two ranks in this process: wires, engines, handles."""
+    both = [verbs.open_wires(lib, made, rank) for rank in range(2)]
+    told = [handle(lib, one, 1 - rank) for rank, one in enumerate(both)]
+    for rank, one in enumerate(both):
+        verbs.checked(lib, lib.optcc_verbs_join(one, 1 - rank, told[1 - rank], len(told[1 - rank])))
+    return both, [verbs.open_engine(lib, made, one) for one in both], told
+
+
+def begin(lib: Any, made: Job, rank: int, engine: c_void_p, buffer: Any) -> Any:
+    """Begin a sum of int32; the program, to be closed."""
+    program = native.program(lib, made.schedule, rank, "int32", made.segment, made.ground.lanes(made.schedule))
+    assert lib.optcc_begin(engine, program, buffer.ctypes.data, 0) == native.OK
+    return program
+
+
+def test_the_descriptor_wakes_for_whatever_comes(network: Any, library: Path) -> None:
+    """A datagram of the peer; a link that goes."""
+    lib = verbs.load(library)
+    made = job(rings(2, 1), network)
+    both, engines, _ = joined(lib, made)
+    sleeper = select.poll()
+    sleeper.register(lib.optcc_verbs_fd(both[0]), select.POLLIN)
+
+    def falls_asleep() -> None:
+        limit = time.monotonic() + verbs.PATIENCE_S
+        while lib.optcc_verbs_arm(both[0]) != native.OK or sleeper.poll(0):
+            lib.optcc_progress(engines[0])
+            assert time.monotonic() < limit
+
+    falls_asleep()
+    buffer = np.ones(made.schedule.nbytes // 4, np.int32)
+    program = begin(lib, made, 1, engines[1], buffer)
+    assert sleeper.poll(1000 * verbs.PATIENCE_S)
+    falls_asleep()
+    network.cut(0)
+    assert sleeper.poll(1000 * verbs.PATIENCE_S)
+    for engine, one in zip(engines, both, strict=True):
+        lib.optcc_close(engine)
+        lib.optcc_verbs_close(one)
+    lib.optcc_program_close(program)
+
+
 def stranger_is_ignored(library: Path, network: Any) -> bool:
     """Whether datagrams of a queue pair that is no peer's change nothing: a frame as the peer would write it, which
     gives everything up, and others that are none; more of them than receives. A collective runs after them."""
@@ -323,11 +382,7 @@ def stranger_is_ignored(library: Path, network: Any) -> bool:
 
     lib = verbs.load(library)
     made = job(rings(2, 1), network)
-    both = [verbs.open_wires(lib, made, rank) for rank in range(2)]
-    told = [handle(lib, one, 1 - rank) for rank, one in enumerate(both)]
-    for rank, one in enumerate(both):
-        verbs.checked(lib, lib.optcc_verbs_join(one, 1 - rank, told[1 - rank], len(told[1 - rank])))
-    engines = [verbs.open_engine(lib, made, one) for one in both]
+    both, engines, told = joined(lib, made)
     number, qkey = np.frombuffer(told[0], np.uint32)[8 + 4 : 8 + 6].tolist()
     stranger, beside = (End(made.addresses[nic], kind=UD, inline=0) for nic in (2, 0))
     stranger.modify(1, pkey_index=0, port_num=stranger.nic.port, qkey=1)
@@ -347,13 +402,11 @@ def stranger_is_ignored(library: Path, network: Any) -> bool:
         assert [done.status for done in stranger.wait(1)] == [0]
         lib.optcc_progress(engines[0])
     buffers = [np.ones(made.schedule.nbytes // 4, np.int32) for _ in range(2)]
-    programs = []
-    for rank, engine in enumerate(engines):
-        lanes = made.ground.lanes(made.schedule)
-        programs.append(native.program(lib, made.schedule, rank, "int32", made.segment, lanes))
-        where = buffers[rank].ctypes.data
-        verbs.checked(lib, lib.optcc_verbs_register(both[rank], where, buffers[rank].nbytes))
-        lib.optcc_begin(engine, programs[rank], where, 0)
+    for one, buffer in zip(both, buffers, strict=True):
+        verbs.checked(lib, lib.optcc_verbs_register(one, buffer.ctypes.data, buffer.nbytes))
+    if lib.optcc_begin(engines[0], None, None, 99) == native.LOST:
+        return False
+    programs = [begin(lib, made, rank, engine, buffers[rank]) for rank, engine in enumerate(engines)]
     limit = time.monotonic() + verbs.PATIENCE_S
     while any(lib.optcc_test(engine, None) == native.AGAIN for engine in engines) and time.monotonic() < limit:
         for engine in engines:
@@ -395,7 +448,7 @@ def test_structs_are_those_of_the_library(tmp_path: Path) -> None:
 
 
 @needs_compiler
-@pytest.mark.long
+@pytest.mark.whole
 def test_sanitizers_find_nothing() -> None:
     """In the engine, its wires and the played library."""
     command = [sys.executable, "-m", "tests.native_verbs", "--sanitize", *map(str, range(12))]
@@ -534,7 +587,7 @@ QUICK = ("LEFT is said when a payload is posted", "nobody counts the peer's rece
 
 @needs_compiler
 @pytest.mark.parametrize(
-    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MUTANTS]
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.whole) for name in MUTANTS]
 )
 def test_a_mutant_is_found(name: str, network: Any, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
