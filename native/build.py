@@ -43,7 +43,7 @@ def build(output: Path) -> None:
         # NCCL unloads it with its last communicator, while its thread may still run.
         flags += ["-pthread", "-Wl,-z,nodelete", f"-Wl,--version-script={HERE / 'nccl' / 'exports.map'}"]
     try:
-        subprocess.run([*compiler(), *flags, "-shared", "-o", str(unfinished), *sources, "-lm"], check=True)
+        subprocess.run([*compiler(), *flags, "-shared", "-o", str(unfinished), *sources, "-lm", "-ldl"], check=True)
         unfinished.replace(output)
     finally:
         unfinished.unlink(missing_ok=True)

@@ -12,6 +12,7 @@
  *   wires_shm.c      wires between ranks of one machine
  *   wires_tcp.c      wires between machines
  *   hmac.c           how the ends of such a wire know each other
+ *   wires_verbs.c    wires over RDMA queue pairs
  *   wires_virtual.c  a deterministic network of many ranks in one process, from a seed
  */
 #ifndef OPTCC_ENGINE_H
@@ -509,13 +510,60 @@ int optcc_tcp_look(const struct optcc_tcp *tcp, uint32_t wire); /* enum optcc_tc
 
 /* Becomes readable when `optcc_progress` has something to do before the time that it returned last. Do not read it. */
 int optcc_tcp_fd(struct optcc_tcp *tcp);
-/* optcc_wait for who has something else for the processor to do: it sleeps when nothing came for `spin_ns`. */
-int optcc_tcp_wait(struct optcc_tcp *tcp, struct optcc_engine *engine, uint64_t spin_ns, uint64_t limit_ns);
 
 /* Whether all that was posted has come to the peers' machines: OK or AGAIN. Who closes before takes the risk that a
  * peer never hears of the end. Wires that are gone do not count. */
 int optcc_tcp_sent(const struct optcc_tcp *tcp);
 void optcc_tcp_count(const struct optcc_tcp *tcp, struct optcc_tcp_counters *counters);
+/* ---- wires_verbs.c: RDMA ----------------------------------------------------------------------------------------- */
+
+struct optcc_verbs_nic {
+    const char *device;  /* as ibv_devices lists it */
+    uint32_t port;       /* of it, from 1 */
+    int32_t gid_index;   /* of the port's address; -1: it goes by LID */
+};
+
+struct optcc_verbs_config {
+    uint32_t rank, ranks, nics, wires;  /* as of optcc_config */
+    const struct optcc_verbs_nic *nic;  /* `nics` of them */
+    const struct optcc_wire *wire;      /* `wires` of them; nothing is kept of this table */
+    const char *library;                /* NULL: libibverbs.so.1 */
+    uint32_t segment_bytes, window_bytes; /* as of optcc_config */
+    uint32_t ahead;    /* payloads that a NIC may have at once */
+    uint32_t timeout;  /* a packet without acknowledgement is sent again after 4.096 us x 2^timeout, 1 to 31 */
+    uint32_t retries;  /* so often, 0 to 6; then the wire is lost */
+};
+
+struct optcc_verbs_state {
+    uint32_t there, up; /* the device could be opened and has not failed since; its port has a link */
+    uint32_t in_hand;   /* payloads that it may read */
+    const char *why;    /* it is not there; empty: it is */
+};
+
+struct optcc_verbs;
+/* Why the last of these calls in this thread was not OK: what, expected, got, way out. */
+const char *optcc_verbs_why(void);
+/* OK, BAD or MEMORY. Devices that are missing are lost NICs (`optcc_verbs_look`), as long as one is there. Ranks
+ * give each other their handles by means of their own and join; frames sent before that are lost. */
+int optcc_verbs_open(const struct optcc_verbs_config *config, struct optcc_verbs **verbs);
+void optcc_verbs_close(struct optcc_verbs *verbs); /* after its engine */
+/* What `peer` must know to join this rank: bytes of its own process, machine and time. `length` : how many there may
+ * be; then, how many there are, or BAD and how many there must be. */
+int optcc_verbs_handle(struct optcc_verbs *verbs, uint32_t peer, void *bytes, uint64_t *length);
+int optcc_verbs_join(struct optcc_verbs *verbs, uint32_t peer, const void *bytes, uint64_t length); /* OK or BAD */
+/* An engine over it; rank, ranks, nics and wires of the config are those of `verbs`. OK, BAD or MEMORY. */
+int optcc_verbs_engine(struct optcc_verbs *verbs, const struct optcc_config *config, struct optcc_engine **engine);
+/* Buffers must lie in memory that was registered before `optcc_begin`, on all NICs: OK, BAD or MEMORY. Unregister it by
+ * its beginning, when no collective runs on it. */
+int optcc_verbs_register(struct optcc_verbs *verbs, void *memory, uint64_t bytes);
+int optcc_verbs_unregister(struct optcc_verbs *verbs, const void *memory);
+/* To sleep: `optcc_verbs_arm` until it gives OK, with `optcc_progress` after each AGAIN; then wait for the descriptor to
+ * be readable, no longer than `optcc_progress` has said. */
+int optcc_verbs_fd(const struct optcc_verbs *verbs);
+int optcc_verbs_arm(struct optcc_verbs *verbs);
+/* What no lost NIC explains, as text; NULL: nothing. Its wire is lost, too. It is a bug: end the run. */
+const char *optcc_verbs_fault(const struct optcc_verbs *verbs);
+int optcc_verbs_look(const struct optcc_verbs *verbs, uint32_t nic, struct optcc_verbs_state *state); /* OK or BAD */
 
 /* ---- wires_virtual.c: many ranks in one process, in virtual time, from a seed ------------------------------------ */
 

@@ -72,7 +72,7 @@ static const uint64_t MILLISECOND_NS = 1000000;
 static const uint64_t HANDSHAKE_NS = UINT64_C(2000000000), OPEN_NS = UINT64_C(10000000000);
 static const uint64_t TICK_NS = UINT64_C(5000000);     /* between looks at what takes its time */
 static const uint64_t MOMENT_NS = UINT64_C(100000000); /* a stranger has at least so much */
-static const uint64_t MOST_SLEEP_NS = UINT64_C(100000000); /* so that a limit is not overslept by more */
+
 static const uint64_t RETRY_NS = UINT64_C(10000000), MOST_RETRY_NS = UINT64_C(640000000);
 
 /* ---- what is said in a handshake, little-endian ------------------------------------------------------------------- */
@@ -1280,31 +1280,6 @@ int optcc_tcp_fd(struct optcc_tcp *t)
 {
     t->watched = 1;
     return t->epoll;
-}
-
-int optcc_tcp_wait(struct optcc_tcp *t, struct optcc_engine *engine, uint64_t spin_ns, uint64_t limit_ns)
-{
-    const uint64_t begun_ns = now(t);
-    uint64_t told = t->told, told_ns = begun_ns;
-    while (optcc_test(engine, NULL) == OPTCC_AGAIN) {
-        uint64_t until_ns = optcc_progress(engine);
-        const uint64_t now_ns = now(t);
-        if (now_ns - begun_ns > limit_ns)
-            return OPTCC_LATE;
-        if (told != t->told) {
-            told = t->told;
-            told_ns = now_ns;
-        }
-        if (now_ns - told_ns < spin_ns || t->news.count || t->ready.count || optcc_test(engine, NULL) != OPTCC_AGAIN)
-            continue;
-        if (until_ns > t->timer_ns)
-            until_ns = t->timer_ns;
-        if (until_ns > now_ns + MOST_SLEEP_NS)
-            until_ns = now_ns + MOST_SLEEP_NS;
-        if (until_ns > now_ns)
-            gather(t, (int)((until_ns - now_ns) / MILLISECOND_NS) + 1);
-    }
-    return optcc_test(engine, NULL);
 }
 
 int optcc_tcp_sent(const struct optcc_tcp *t)

@@ -22,7 +22,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import POINTER, byref, c_int, c_uint8, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_uint8, c_uint32, c_void_p
 from dataclasses import dataclass, field
 from functools import cache
 from ipaddress import ip_address
@@ -31,6 +31,8 @@ from typing import Any
 
 import optcc
 from optcc.runtime.devices.host import Array, Op
+from optcc.runtime.native.library import NEVER, TCP_COUNTERS, TcpConfig, TcpCounters, Until, WireEnds, WireState
+from optcc.runtime.native.library import TcpAddress as Address
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
@@ -40,14 +42,12 @@ from tests.native_replay import (
     COUNTERS,
     LOST,
     OK,
-    OPS,
     RESULTS,
     SECOND_NS,
     Config,
     Counters,
     Ground,
-    WireState,
-    _struct,
+    call,
 )
 
 MAX_NICS, SECRET_BYTES, MAX_HANDLE = 16, 32, 384
@@ -57,41 +57,10 @@ UP, DOUBTED, FENCING, DOWN = range(4)
 """enum optcc_wire_is."""
 MILLISECOND_NS = 10**6
 
-Address = _struct("Address", ("family", c_uint32), ("scope", c_uint32), ("port", c_uint32), ("bytes", c_uint8 * 16))
-TcpConfig = _struct(
-    "TcpConfig",
-    *((name, c_uint32) for name in ("rank", "ranks", "nics", "segment_bytes", "unsent_bytes", "strangers")),
-    *((name, c_uint64) for name in ("handshake_ns", "open_ns")),
-    ("address", Address * MAX_NICS),
-    ("secret", c_uint8 * SECRET_BYTES),
-)
-TCP_COUNTERS = ("accepted", "proved", "refused", "late", "died", "malformed")
-TcpCounters = _struct("TcpCounters", *((name, c_uint64) for name in TCP_COUNTERS))
-Wire = _struct("Wire", *((name, c_uint32) for name in ("peer", "nic", "far_nic", "lane")))
-
 
 def load(library: Any) -> Any:
-    """`native_replay.load`, and what TCP needs."""
-    lib = native.load(library)
-    u32, u64, pointer = c_uint32, c_uint64, c_void_p
-    for name, result, *arguments in (
-        ("optcc_tcp_open", c_int, POINTER(TcpConfig), POINTER(pointer)),
-        ("optcc_tcp_close", None, pointer),
-        ("optcc_tcp_handle", c_int, pointer, pointer, POINTER(u32)),
-        ("optcc_tcp_join", c_int, pointer, u32, pointer, u32, POINTER(Wire), u32),
-        ("optcc_tcp_wires", u32, pointer),
-        ("optcc_tcp_wire", c_int, pointer, u32, POINTER(Wire)),
-        ("optcc_tcp_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
-        ("optcc_tcp_ready", c_int, pointer),
-        ("optcc_tcp_look", c_int, pointer, u32),
-        ("optcc_tcp_fd", c_int, pointer),
-        ("optcc_tcp_wait", c_int, pointer, pointer, u64, u64),
-        ("optcc_tcp_sent", c_int, pointer),
-        ("optcc_tcp_count", None, pointer, POINTER(TcpCounters)),
-    ):
-        function = getattr(lib, name)
-        function.restype, function.argtypes = result, arguments
-    return lib
+    """The library, with the types of what it returns and takes."""
+    return native.load(library)
 
 
 def address(text: str, port: int = 0, scope: int = 0) -> Any:
@@ -154,7 +123,7 @@ class Rank:
         if lanes is None:
             return int(self.lib.optcc_tcp_join(self.tcp, rank, handle, len(handle), None, 0))
         ends = [pair if self.rank < rank else pair[::-1] for pair in lanes]
-        table = (Wire * len(ends))(*(Wire(rank, here, there, lane) for lane, (here, there) in enumerate(ends)))
+        table = (WireEnds * len(ends))(*(WireEnds(rank, here, there, lane) for lane, (here, there) in enumerate(ends)))
         return int(self.lib.optcc_tcp_join(self.tcp, rank, handle, len(handle), table, len(ends)))
 
     def ready(self, limit_s: float = 60) -> int:
@@ -174,19 +143,20 @@ class Rank:
             grace_ns=suspect_ns // 2,
             knock_ns=suspect_ns // 20,
             return_ns=120 * SECOND_NS,
+            spin_ns=20_000,
         )
         result = self.lib.optcc_tcp_engine(self.tcp, byref(config), byref(self.engine))
         assert result == OK, RESULTS[result]
 
     def call(self, schedule: Schedule, dtype: str, op: Op, buffer: Array, lanes: Array, limit_s: float = 100) -> int:
         """A collective, in place. lanes : by route"""
-        key = id(schedule), dtype
+        key = id(schedule)
         if key not in self.programs:
-            made = native.program(self.lib, schedule, self.rank, dtype, self.segment, lanes)
+            made = native.program(self.lib, schedule, self.rank, self.segment, lanes)
             self.programs[key] = made, schedule  # which must live on, or its id would be another's
-        result = self.lib.optcc_begin(self.engine, self.programs[key][0], buffer.ctypes.data, OPS.index(op))
+        result = self.lib.optcc_begin(self.engine, self.programs[key][0], call(buffer, dtype, op))
         if result == OK:
-            result = self.lib.optcc_tcp_wait(self.tcp, self.engine, 20_000, int(limit_s * SECOND_NS))
+            result = self.lib.optcc_wait(self.engine, byref(Until(int(limit_s * SECOND_NS), NEVER, -1)))
         return int(result)
 
     def progress(self) -> None:
@@ -274,8 +244,8 @@ class Job:
         `Rank.start`"""
         script = list(calls)
         right = native.Right()
-        for call in script:
-            right.of(*call)
+        for one in script:
+            right.of(*one)
 
         def in_place(rank: Rank) -> None:
             with self._in_place(rank.rank):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from ctypes import POINTER, byref, c_double, c_int, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
@@ -126,6 +126,33 @@ ShmConfig = struct(
 )
 
 
+TCP_SECRET_BYTES, TCP_HANDLE_BYTES = 32, 384
+TcpAddress = struct(
+    "optcc_tcp_address", ("family", c_uint32), ("scope", c_uint32), ("port", c_uint32), ("bytes", c_uint8 * 16)
+)
+TcpConfig = struct(
+    "optcc_tcp_config",
+    *((name, c_uint32) for name in ("rank", "ranks", "nics", "segment_bytes", "unsent_bytes", "strangers")),
+    *((name, c_uint64) for name in ("handshake_ns", "open_ns")),
+    ("address", TcpAddress * MAX_NICS),
+    ("secret", c_uint8 * TCP_SECRET_BYTES),
+)
+TCP_COUNTERS = ("accepted", "proved", "refused", "late", "died", "malformed")
+TcpCounters = struct("optcc_tcp_counters", *((name, c_uint64) for name in TCP_COUNTERS))
+VERBS_HANDLE_BYTES = 4096
+"""More than a handle of 64 lanes."""
+VerbsNic = struct("optcc_verbs_nic", ("device", c_char_p), ("port", c_uint32), ("gid_index", c_int32))
+VerbsConfig = struct(
+    "optcc_verbs_config",
+    *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires")),
+    *(("nic", c_void_p), ("wire", c_void_p), ("library", c_char_p)),
+    *((name, c_uint32) for name in ("segment_bytes", "window_bytes", "ahead", "timeout", "retries")),
+)
+VerbsState = struct(
+    "optcc_verbs_state", ("there", c_uint32), ("up", c_uint32), ("in_hand", c_uint32), ("why", c_char_p)
+)
+
+
 def declare(lib: Any) -> Any:
     """The same library, with the types of what its functions take and return."""
     u32, u64, pointer = c_uint32, c_uint64, c_void_p
@@ -175,6 +202,30 @@ def declare(lib: Any) -> Any:
         ("optcc_shm_dark", c_int, pointer, u32, u32, u32, c_int, c_int),
         ("optcc_shm_slow", c_int, pointer, u32, c_double),
         ("optcc_shm_dropped", u64, pointer, u32),
+        ("optcc_tcp_open", c_int, POINTER(TcpConfig), POINTER(pointer)),
+        ("optcc_tcp_close", None, pointer),
+        ("optcc_tcp_handle", c_int, pointer, pointer, POINTER(u32)),
+        ("optcc_tcp_join", c_int, pointer, u32, pointer, u32, POINTER(WireEnds), u32),
+        ("optcc_tcp_wires", u32, pointer),
+        ("optcc_tcp_wire", c_int, pointer, u32, POINTER(WireEnds)),
+        ("optcc_tcp_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
+        ("optcc_tcp_ready", c_int, pointer),
+        ("optcc_tcp_look", c_int, pointer, u32),
+        ("optcc_tcp_fd", c_int, pointer),
+        ("optcc_tcp_sent", c_int, pointer),
+        ("optcc_tcp_count", None, pointer, POINTER(TcpCounters)),
+        ("optcc_verbs_why", c_char_p),
+        ("optcc_verbs_open", c_int, POINTER(VerbsConfig), POINTER(pointer)),
+        ("optcc_verbs_close", None, pointer),
+        ("optcc_verbs_handle", c_int, pointer, u32, pointer, POINTER(u64)),
+        ("optcc_verbs_join", c_int, pointer, u32, pointer, u64),
+        ("optcc_verbs_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
+        ("optcc_verbs_register", c_int, pointer, pointer, u64),
+        ("optcc_verbs_unregister", c_int, pointer, pointer),
+        ("optcc_verbs_fd", c_int, pointer),
+        ("optcc_verbs_arm", c_int, pointer),
+        ("optcc_verbs_fault", c_char_p, pointer),
+        ("optcc_verbs_look", c_int, pointer, u32, POINTER(VerbsState)),
     ):
         function = getattr(lib, name)
         function.restype, function.argtypes = result, arguments
