@@ -96,7 +96,7 @@ def roots_of(cert: JSON) -> list[Fraction] | None:
     types = cert["network"]["rank_types"]
     if cert["collective"] == "allreduce":
         return None
-    if cert["collective"] in ("allgather", "reduce-scatter"):
+    if cert["collective"] in ("allgather", "reduce-scatter", "reduce-scatter+allgather"):
         return [Fraction(t["count"], sum(t["count"] for t in types)) for t in types]
     server, _, gpu = cert["root"].partition("/gpu")
     name = f"GPU {gpu} of {server}" if gpu else server
@@ -119,7 +119,8 @@ def primal(cert: JSON) -> Fraction:
         not given or all(r * c == total * w for r, c, w in zip(roots, types, given, strict=True)),
         "the roots are elsewhere",
     )
-    halves = {"allreduce": {"broadcast", "reduce"}, "allgather": {"broadcast"}, "broadcast": {"broadcast"}}
+    both, one = {"broadcast", "reduce"}, {"broadcast"}
+    halves = {"allreduce": both, "reduce-scatter+allgather": both, "allgather": one, "broadcast": one}
     wanted = {(side, t) for side in halves.get(cert["collective"], {"reduce"}) for t in range(len(types))}
     require(wanted <= {(flow["side"], flow["seen_from"]) for flow in found["flows"]}, "a flow is missing")
     for flow in found["flows"]:

@@ -135,7 +135,7 @@ def test_files_of_random_clusters_on_one_fabric(cluster: Cluster) -> None:
     _passes(cluster, lower_bound(cluster, N))
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter"])
+@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter", "reduce-scatter+allgather"])
 def test_files_of_other_collectives(collective: str) -> None:
     cluster, bound, _ = a_bound(collective)
     _passes(cluster, bound)

@@ -48,6 +48,7 @@ from optcc.theory.certificates import (
     check_dual,
     check_primal,
     demand_gap,
+    dual_in_arrays,
     least_left_out,
     payments,
     price_list,
@@ -56,6 +57,7 @@ from optcc.theory.certificates import (
 )
 from optcc.theory.program_network import (
     ALLREDUCE,
+    BOTH_AT_ONCE,
     BROADCAST_SIDE,
     REDUCE_SIDE,
     CollectiveKind,
@@ -112,6 +114,10 @@ def _of_a_byte(cluster: Cluster, collective: CollectiveKind, root: str | None) -
         universal, no_more = _every_protocol(network)
         if no_more <= reached * (1 + LARGEST_GAP):
             dual, rate = universal, no_more
+    elif collective is BOTH_AT_ONCE:
+        one = _of_a_byte(cluster, ALLREDUCE, None)
+        if one.rate <= reached * (1 + LARGEST_GAP):  # its dual serves, and binds more: proof id both-at-once
+            dual, rate = dual_in_arrays(network, one), one.rate
     return ProgramCertificate(
         rate=rate,
         reached=reached,
@@ -135,13 +141,14 @@ def _every_protocol(network: Network) -> tuple[Dual, Fraction]:
     return dual, check_dual(network, dual)
 
 
-def gap_to_every_protocol(cluster: Cluster) -> Fraction:
+def gap_to_every_protocol(cluster: Cluster, collective: CollectiveKind = ALLREDUCE) -> Fraction:
     """By how much of it a protocol might be faster than the rate of `certify`, where that does not bind every protocol.
 
-    For AllReduce with rates that differ in and out; solved, and not part of any certificate.
+    For AllReduce, and for what its bounds hold for, `BOTH_AT_ONCE`; solved, and not part of any certificate.
     """
     network, _ = rooted_network(cluster, ALLREDUCE, None)
-    return _every_protocol(network)[1] / _of_a_byte(cluster, ALLREDUCE, None).reached - 1
+    one = _of_a_byte(cluster, ALLREDUCE, None)
+    return (_every_protocol(network)[1] if network.reverse is None else one.rate) / _of_a_byte(cluster, collective, None).reached - 1
 
 
 def _plain(primal: Primal) -> ProgramPrimal:

@@ -122,8 +122,9 @@ class CollectiveKind:
     """What the program has for a collective: which of its two halves, and where its data starts (or ends).
 
     AllReduce has both halves and may choose its root weights. Allgather is the broadcast half with an equal shard on
-    every rank, reduce-scatter the reduce half; broadcast and reduce are one half with all weight on one root. n is the
-    size of the whole buffer: an allgather's result, a reduce-scatter's input.
+    every rank, reduce-scatter the reduce half; broadcast and reduce are one half with all weight on one root. A
+    reduce-scatter and an allgather of other data at once have both halves and equal shards. n is the size of the whole
+    buffer: an allgather's result, a reduce-scatter's input; at once, of each.
     """
 
     name: str
@@ -142,12 +143,14 @@ class CollectiveKind:
 
 
 ALLREDUCE = CollectiveKind("allreduce", (BROADCAST_SIDE, REDUCE_SIDE), "free")
+BOTH_AT_ONCE = CollectiveKind("reduce-scatter+allgather", (BROADCAST_SIDE, REDUCE_SIDE), "even")
 COLLECTIVES = {
     c.name: c
     for c in (
         ALLREDUCE,
         CollectiveKind("allgather", (BROADCAST_SIDE,), "even"),
         CollectiveKind("reduce-scatter", (REDUCE_SIDE,), "even"),
+        BOTH_AT_ONCE,
         CollectiveKind("broadcast", (BROADCAST_SIDE,), "one"),
         CollectiveKind("reduce", (REDUCE_SIDE,), "one"),
     )
