@@ -148,7 +148,8 @@ def gap_to_every_protocol(cluster: Cluster, collective: CollectiveKind = ALLREDU
     """
     network, _ = rooted_network(cluster, ALLREDUCE, None)
     one = _of_a_byte(cluster, ALLREDUCE, None)
-    return (_every_protocol(network)[1] if network.reverse is None else one.rate) / _of_a_byte(cluster, collective, None).reached - 1
+    no_more = one.rate if network.reverse is not None else _every_protocol(network)[1]
+    return no_more / _of_a_byte(cluster, collective, None).reached - 1
 
 
 def _plain(primal: Primal) -> ProgramPrimal:
