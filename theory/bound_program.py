@@ -72,6 +72,8 @@ MARGINS = (1e-7, 3e-7, 6e-7)
 there. It costs about as much of R, and stays inside the gap of 1e-6 that certificates allow. The next one is taken
 where the solver's tolerance has eaten up the one before.
 """
+ENOUGH = 1.001
+"""Of R for one pair of ranks, whatever its capacity."""
 MAX_ROUNDS = 60
 """After these the program gives up: no cluster of docs/bench-program.md takes more than 2."""
 Floats = NDArray[np.float64]
@@ -328,9 +330,10 @@ class BoundProgram:
         unit = Fraction(point.rate) / 2 ** (COARSE_BITS + FINE_BITS)
         load = np.asarray(self.network.use @ (point.broadcast + point.reduce)) / self.rates
         shrink = (1 - 1e-12) / max(1.0, float(load.max())) / float(unit)
-        # No pair needs more than R, and whole numbers should stay far from overflow.
+        # No pair needs more than R, and whole numbers should stay far from overflow. A little more: the solver's
+        # roots may sum to a trifle over R, all of which may have to pass one pair.
         broadcast, reduce, roots = (
-            np.floor(np.minimum(part, point.rate) * shrink).astype(np.int64)
+            np.floor(np.minimum(part, ENOUGH * point.rate) * shrink).astype(np.int64)
             for part in (point.broadcast, point.reduce, point.roots)
         )
         if self.weights is not None:  # equal in whole numbers too
