@@ -30,7 +30,8 @@ def lower_bound(cluster: Cluster, nbytes: Quantity, collective: str = "allreduce
     """The least time of an AllReduce of `nbytes` per rank, in exact seconds, and its certificate.
 
     nbytes : bytes, as a number or as text such as "1GiB"; of the other collectives those of the whole buffer
-    collective : "allreduce", or by the linear program "allgather", "reduce-scatter", "broadcast", "reduce"
+    collective : "allreduce", or by the linear program "allgather", "reduce-scatter", "broadcast", "reduce", or
+        "reduce-scatter+allgather": both at once, of other data, nbytes each
     root : the name of the rank that the last two have as root
 
     Raises InputError for values out of range and unknown names, InfeasibleError when a rank is cut off one way.

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from functools import cache
@@ -32,6 +34,9 @@ COMMANDS = {
     "broadcast": (PRESET, "--fail", "server1/nic0", "--collective", "broadcast", "--root", "server2"),
     "repair": (PRESET, "--fail", "server1/nic0", "--repair-first"),
     "costs": (PRESET, "--fail", "server1/nic0", "--alpha", "5us", "--per-chunk", "1us"),
+    "postal": (PAIR, "--fail", "server0/nic0", "--size", "1KiB", "--alpha", "5us", "--per-chunk", "1us"),
+    "starving": (PAIR, "--fail", "server0/nic0", "--alpha", "5us", "--per-chunk", "1us"),
+    "at-once": (PRESET, "--fail", "server1/nic0", "--collective", "reduce-scatter+allgather"),
     "pair": (PAIR, "--fail", "server[0-1]/nic0", "--alpha", "5us", "--per-chunk", "1us"),
 }
 KINDS = [name for name in COMMANDS if name != "repair"]
@@ -185,7 +190,16 @@ def test_the_example_refuses_forged_numbers(name: str) -> None:
     assert by_stranger(text) is None
     content = json.loads(text)
     cert = content["certificate"]
-    places: list[Place] = [("bound_s",), ("fault_free_s",), ("overhead",), ("size",)]
+    places: list[Place] = [("bound_s",), ("fault_free_s",), ("overhead",), ("size",), ("bound_with_costs_s",)]
+    places += [("costs", "alpha_s_exact"), ("costs", "per_chunk_s"), ("costs", "extra_s")]
+    costs = content["costs"]["certificate"]
+    places += [("costs", "certificate", "bound_with_costs_s_exact")]
+    if "arrivals" in costs:
+        places += [("costs", "certificate", "arrivals", 0, "servers")]
+    places += [("costs", "certificate", name) for name in ("server", "direct") if name in costs]
+    places += [("costs", "certificate", "losses_s_exact", 0)] if "losses_s_exact" in costs else []
+    if name == "at-once":
+        places += [("certificate", "collective")]
     for part in ("certificate", "fault_free"):
         places += [(part, "rate_exact"), (part, "bound_s_exact")]
         if cert["kind"] == "program":
@@ -197,6 +211,18 @@ def test_the_example_refuses_forged_numbers(name: str) -> None:
             places += [(part, "bytes"), (part, "ports", "out_exact", 0), ("topology", "cluster", 0, "nics", 0, "in")]
     for place in places:
         assert by_stranger(forged(text, place, draw)), place
+
+
+def test_the_example_says_what_it_does_not_check(tmp_path: Path) -> None:
+    for name, lines in (("cut", 2), ("rails", 3)):
+        (tmp_path / "b.json").write_text(text_of(name))
+        told = subprocess.run(
+            [sys.executable, ROOT / "examples/check_bound.py", tmp_path / "b.json"],
+            capture_output=True, text=True, check=True, timeout=60,
+        ).stdout.splitlines()  # fmt: skip
+        assert len(told) == lines
+        assert told[0].startswith("right: no faster than")
+        assert all(line.startswith("not checked, ") for line in told[1:])
 
 
 # ---- what else the command is given ---------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from optcc.plans.plan import Plan
 from optcc.theory import bound_file as files
 from optcc.theory import bound_with_costs, check_bound, lower_bound, program_bound
 from optcc.values.bound import Bound, Certificate, ProgramCertificate
-from optcc.values.cluster import Cluster
+from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.bound_check_alone import by_stranger
 from tests.conftest import clusters
 from tests.effort import examples
@@ -120,6 +120,71 @@ def test_numbers_that_come_round_in_64_bits_are_refused() -> None:
         check_bound(cluster, replace(bound, certificate=replace(cert, primal=primal)))
 
 
+# ---- of another topology, without optcc ------------------------------------------------------------------------------
+
+
+def gpu_ranks(nvlink: int, count: int = 2) -> Cluster:
+    nics = tuple(Nic(f"nic{i}", Fraction(2), Fraction(2), rail=i, gpu=i) for i in range(2))
+    servers = tuple(Server(f"server{s}", nics, 2, Fraction(nvlink)) for s in range(count))
+    return Cluster(servers, gpu_ranks=True)
+
+
+def in_pods(*pods: str, factor: Fraction = Fraction(2)) -> Cluster:
+    nic = Nic("nic0", Fraction(2), Fraction(2), rail=0)
+    servers = tuple(Server(f"server{s}", (nic,), pod=pod) for s, pod in enumerate(pods))
+    return Cluster(servers, fabric=Fabric(rails=True, pod_oversubscription=factor))
+
+
+MEETING = [[1, 2], [2, 2], [2, 1]]
+
+
+@pytest.mark.parametrize(
+    ("right", "other", "why"),
+    [
+        (on_rails(MEETING), on_rails([[1, 2], [2, 2], [2, 2]]), "another rate than its NICs'"),
+        (on_rails(MEETING), on_rails([[1, 2], [2, 2], [2, 1], [2, 2]]), "not all ranks"),
+        (on_rails(MEETING), on_rails([[1, 2], [2, 2], [2, 1]], spine=Fraction(2)), "another rate than the topology's"),
+        (
+            on_rails(MEETING, spine=Fraction(2)),
+            on_rails(MEETING, spine=Fraction(1)),
+            "another rate than the topology's",
+        ),
+        (in_pods(*"aabb"), in_pods(*"aabb", factor=Fraction(1)), "another rate than the topology's"),
+        (in_pods(*"aabb"), in_pods(*"aaaa"), "equal ranks in two pods"),
+        (gpu_ranks(3), gpu_ranks(9), "the rate of no server"),
+        (gpu_ranks(3), gpu_ranks(3, 3), "not all ranks"),
+    ],
+)
+def test_the_example_holds_the_network_to_the_topology(right: Cluster, other: Cluster, why: str) -> None:
+    """The bound of another network, whole, in the file of a topology that is slower, or has other ranks."""
+    assert by_stranger(written(other, program_bound(other, N))) is None
+    mine, theirs = (json.loads(written(cluster, program_bound(cluster, N))) for cluster in (right, other))
+    assert by_stranger(json.dumps(mine)) is None
+    assert why in (by_stranger(json.dumps({**theirs, "topology": mine["topology"]})) or "")
+
+
+@pytest.mark.parametrize("part", ["pairs", "uses", "no spine"])
+def test_the_example_misses_no_pair_and_no_use(part: str) -> None:
+    """Fewer pairs to pay for; a way that no link limits; and the same where the topology has no spine at all."""
+    cluster, bound, _ = a_bound()
+    content = json.loads(written(cluster, bound))
+    network = content["certificate"]["network"]
+    if part == "pairs":
+        for column in network["views"][0]["pairs"].values():
+            column.pop()
+    else:
+        links = {k for k, r in enumerate(network["resources"]) if "spine" in r["what"]}
+        kept = [i for i, resource in enumerate(network["uses"]["resource"]) if resource not in links]
+        network["uses"] = {name: [column[i] for i in kept] for name, column in network["uses"].items()}
+        if part == "no spine":
+            content["topology"]["fabric"]["spine"] = None
+            where = {k: i for i, k in enumerate(k for k in range(len(network["resources"])) if k not in links)}
+            network["resources"] = [r for r in network["resources"] if "spine" not in r["what"]]
+            network["uses"]["resource"] = [where[k] for k in network["uses"]["resource"]]
+    why = {"pairs": "not all pairs", "uses": "uses too little", "no spine": "rails that do not meet"}[part]
+    assert why in (by_stranger(json.dumps(content)) or "")
+
+
 # ---- on random clusters ---------------------------------------------------------------------------------------------
 
 
@@ -135,7 +200,7 @@ def test_files_of_random_clusters_on_one_fabric(cluster: Cluster) -> None:
     _passes(cluster, lower_bound(cluster, N))
 
 
-@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter"])
+@pytest.mark.parametrize("collective", ["allgather", "reduce-scatter", "reduce-scatter+allgather"])
 def test_files_of_other_collectives(collective: str) -> None:
     cluster, bound, _ = a_bound(collective)
     _passes(cluster, bound)

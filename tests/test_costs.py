@@ -22,7 +22,7 @@ from optcc.schedule import Schedule, Stage
 from optcc.schedule.assemble import TemplateRow, assemble
 from optcc.schedule.routes import Routes
 from optcc.simulation.simulator import Receivers
-from optcc.theory import check_bound_with_costs
+from optcc.theory import check_bound_with_costs, lower_bound
 from optcc.theory.bound_check import check_loss
 from optcc.theory.bound_costs import least_loss
 from optcc.values.bound import BoundWithCosts, CutCosts, FluidCosts, PairCosts
@@ -282,6 +282,35 @@ def test_a_star_comes_close(chunks: int, alpha: int, per_chunk: int, near: Fract
     assert time_s <= found.bound.seconds + near * found.extra_s
     with pytest.raises(AssertionError):  # a bound that adds so much more is noticed
         check(schedule, found.bound.seconds + near * found.extra_s, *costs)
+
+
+@pytest.mark.parametrize(("chunks", "near"), [(1, 1.125), (2, 1.0156), (3, 1.0020), (5, 1.00003)])
+def test_k_chunks_cost_a_power(chunks: int, near: float) -> None:
+    """Of the cut, without costs: 1 + 8^-k by chunks that shrink, where the server sends at an eighth of the hub's rate.
+
+    Three servers; the hub has two NICs, so that it sends 16 times as fast: c = 17.
+    """
+    cluster, schedule = star(8**8, chunks)
+    cut = lower_bound(cluster, 8**8).seconds
+    ratio = optcc.simulate(schedule).time_s / float(cut)
+    assert ratio == pytest.approx(1 + 8.0**-chunks, abs=1e-12)
+    assert ratio == pytest.approx(near, abs=5e-5)
+    assert 1 / (1 - 17.0**-chunks) <= ratio
+    assert ratio < 1 + 1 / chunks  # what equal segments in that order cost at least is no bound on others
+
+
+@pytest.mark.parametrize(("ratio", "q"), [(1 / 2, 2), (1 / 8, 7), (1, 3), (1 / 3, 2)])
+@pytest.mark.parametrize("chunks", [1, 2, 3, 4])
+def test_k_chunks_carry_no_more(ratio: float, q: int, chunks: int) -> None:
+    """In time 1, without costs: the best of all orders of so many chunks carries what is proved; one more, more."""
+    c = 1 + 1 / ratio
+
+    def most(count: int) -> float:
+        orders = product((True, False), repeat=count)
+        return max(carried for kinds in orders if (carried := most_carried(1, 0, 0, ratio, q, kinds)) is not None)
+
+    assert most(chunks) == pytest.approx(1 - c**-chunks, abs=1e-9)
+    assert most(chunks + 1) > 1 - c**-chunks + 1e-9
 
 
 def test_copies_of_the_last_bytes_save_half_of_alpha_among_three() -> None:

@@ -136,6 +136,16 @@ def test_coq_accepts_every_headline_without_assumptions(compiled: Path, capsys: 
         # One more than 2(P-1): by the proof it does not follow, and the controls show that it is false.
         (HEADLINES, "(order G ^ (2 * (P - 1)) <= prod", "(order G ^ (2 * (P - 1) + 1) <= prod", "alphabets_sum"),
         (CONTROLS, "(2 * (3 - 1) + 1) <= prod", "(2 * (3 - 1)) <= prod", "find witness"),
+        # A broadcast cut that asks for n more, or for a little more; one of ranks that do not find the sum.
+        (HEADLINES, "order G ^ ((size - 1) * M) * (M", "order G ^ ((size - 2) * M) * (M", "half_cuts"),
+        (HEADLINES, "open 0 = order G ^ ((P - 1) * M)", "open 0 = order G ^ (P * M)", "half_parts"),
+        (CONTROLS, "cut_tight : ~ cut 1 exchange", "cut_tight : ~ cut 0 exchange", "find witness"),
+        (
+            CONTROLS,
+            "cut_refused : ~ cut 0 [Message 0 1 (fun a _ => a)]",
+            "cut_refused : ~ cut 0 exchange",
+            "find witness",
+        ),
     ],
 )
 def test_coq_refuses_a_protocol_that_fails_and_a_bound_that_is_too_high(

@@ -1,16 +1,18 @@
 """The checks of bounds: against the cluster, exactly, without knowing how the bound was found.
 
 Of a bound with costs, what a server loses is not computed again. A claimed loss stands if no number of chunks with a
-smaller loss can fill the time available. This is tried for every number, chunk by chunk from the last. Proof ids
-chunk-costs, starving-pair.
+smaller loss can fill the time available. This is tried for every number, chunk by chunk from the last. Of times by
+which servers can have been told, what ports can have sent before each is counted. Proof ids chunk-costs, starving-pair,
+postal.
 """
 
 from __future__ import annotations
 
+import math
 from fractions import Fraction
 
 from optcc.errors import CertificateError
-from optcc.theory.bound_costs import growth, live_rates, nic_rate, outside_ranks, pair_s
+from optcc.theory.bound_costs import growth, live_nics, live_rates, nic_rate, outside_ranks, pair_s
 from optcc.theory.bounds import dearest, program_bound
 from optcc.values.bound import (
     LARGEST_GAP,
@@ -19,6 +21,7 @@ from optcc.values.bound import (
     CutCosts,
     FluidCosts,
     PairCosts,
+    PostalCosts,
     ProgramCertificate,
     check_certificate,
     closed_form_s,
@@ -115,6 +118,8 @@ def check_bound_with_costs(cluster: Cluster, found: BoundWithCosts) -> None:
         proved = _cut_s(cluster, found, cert)
     elif isinstance(cert, PairCosts):
         proved = _pair_s(cluster, found, cert)
+    elif isinstance(cert, PostalCosts):
+        proved = _postal_s(cluster, found, cert)
     else:
         base = found.bound.seconds
         proved = base + found.alpha + found.per_chunk if base else Fraction(0)
@@ -183,3 +188,45 @@ def _pair_s(cluster: Cluster, found: BoundWithCosts, cert: PairCosts) -> Fractio
         raise CertificateError(f"a direct fraction of {cert.direct}")
     rates = pair[0].out_rate, pair[1].out_rate
     return pair_s(rates, found.bound.nbytes, cert.direct, found.alpha, found.per_chunk)
+
+
+def _postal_s(cluster: Cluster, found: BoundWithCosts, cert: PostalCosts) -> Fraction:
+    """The seconds that the certificate about chunks of no bytes proves."""
+    count = len(cluster.servers)
+    if not 0 <= cert.server < count or count < 2:
+        raise CertificateError(f"certificate names server {cert.server}, the cluster has {count}")
+    if not found.bound.seconds:
+        raise CertificateError("a certificate of chunks where nothing is sent")
+    nics = live_nics(cluster, cert.direction)
+    own = nics.pop(cert.server)
+    check_arrivals(cert.arrivals, own, nics, found.alpha, found.per_chunk)
+    return cert.arrivals[-1][0]
+
+
+def check_arrivals(
+    arrivals: tuple[tuple[Fraction, int], ...], own: int, others: list[int], alpha: Fraction, per_chunk: Fraction
+) -> None:
+    """Raise CertificateError if more servers than said can hold something from one before one of the times.
+
+    arrivals : (seconds, how many more hold it then); own, others : ports of that one server and of the others
+    Ports are counted as if those with most were told first, each from the time claimed, one chunk every `per_chunk`.
+    """
+    if sum(many for _, many in arrivals) != len(others) or min((many for _, many in arrivals), default=0) < 1:
+        raise CertificateError(f"certificate has the arrivals of not all {len(others)} other servers")
+    best, told = sorted(others, reverse=True), 0
+    senders = [(Fraction(0), own)]
+    for when, many in arrivals:
+        if when < senders[-1][0]:
+            raise CertificateError("arrivals are not in the order of time")
+        sent = sum(ports * _landed_before(when - start - alpha, per_chunk) for start, ports in senders if ports)
+        if sent > told:
+            raise CertificateError(f"{sent} servers, not {told}, can have been told before {when} s")
+        senders.append((when, sum(best[told : told + many])))
+        told += many
+
+
+def _landed_before(span: Fraction, per_chunk: Fraction) -> int | float:
+    """How many chunks one port can send so that they land in less than `span` seconds after `alpha`."""
+    if span <= 0:
+        return 0
+    return math.ceil(span / per_chunk) - 1 if per_chunk else math.inf

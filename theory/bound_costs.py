@@ -1,25 +1,28 @@
 """A lower bound on AllReduce time that knows latency and the cost of a chunk, for every cluster; exact.
 
-The largest of three, each a theorem about schedules of whole chunks in the simulator's model:
+The largest of four, each a theorem about schedules of whole chunks in the simulator's model:
 
 * any bound on bytes, and alpha and one chunk beside it, since no port works in the first or the last alpha;
 * one server, whose bytes leave (or enter) it in chunks that another rank passes on once whole: its last chunks must be
   small, hence many;
 * two starving servers: A and B, which need nearly all the time for their own bytes. What A sends for B by way of others
-  waits for whole chunks twice; what A sends to B directly uses ports of both once more.
+  waits for whole chunks twice; what A sends to B directly uses ports of both once more;
+* chunks of no bytes, which tell all servers of one, or one of all: what few bytes cost.
 
-Statements and proofs: proofs/written/chunk-costs.md and starving-pair.md, proof ids chunk-costs and starving-pair.
+Statements and proofs: proofs/written/chunk-costs.md, starving-pair.md and postal.md, proof ids chunk-costs,
+starving-pair and postal.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Iterator
 from fractions import Fraction
 
 from optcc.errors import InputError
 from optcc.simulation.faults import LONGEST_S
-from optcc.values.bound import Bound, BoundWithCosts, CutCosts, Direction, FluidCosts, PairCosts, Part
+from optcc.values.bound import Bound, BoundWithCosts, CutCosts, Direction, FluidCosts, PairCosts, Part, PostalCosts
 from optcc.values.cluster import Cluster, Server
 
 TICKS_PER_S = 10**12
@@ -33,7 +36,7 @@ def bound_with_costs(
 ) -> BoundWithCosts:
     """The least time at `alpha` per hop and `per_chunk` per chunk and port, in seconds; `bound` is that without costs.
 
-    Other collectives have the first of the three bounds only. Raises InputError for costs out of range.
+    Other collectives have the first of the four bounds only. Raises InputError for costs out of range.
     """
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
@@ -43,6 +46,7 @@ def bound_with_costs(
     if bound.seconds and collective == "allreduce":
         found += _cuts(cluster, bound, a, o)
         found += _pairs(cluster, bound, a, o)
+        found += _postal(cluster, bound, a, o)
     return max(found, key=lambda one: one.seconds)  # at a tie the simplest, which comes first
 
 
@@ -264,3 +268,46 @@ def direct_fraction(rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fracti
         else:
             high = middle
     return low
+
+
+# Chunks of no bytes
+
+
+def live_nics(cluster: Cluster, direction: Direction) -> list[int]:
+    """For each server, how many NICs carry anything in that direction."""
+    return [len(live_rates(server, direction)) for server in cluster.servers]
+
+
+def earliest(own: int, others: list[int], alpha: Fraction, per_chunk: Fraction) -> tuple[tuple[Fraction, int], ...]:
+    """(seconds, how many): when the other servers can hold something from one, soonest first; per_chunk > 0.
+
+    own : ports of that server, 1 or more; others : ports of the others. All ports that can send do, and of the servers
+    that are left the one with most ports is told next: proof id postal.
+    """
+    left, found = sorted(others), list[tuple[Fraction, int]]()
+    landing, ports = [alpha + per_chunk], {alpha + per_chunk: own}  # when so many ports' next chunks land
+    while left:
+        now = heapq.heappop(landing)
+        sending = ports.pop(now)
+        told = [left.pop() for _ in range(min(sending, len(left)))]
+        found.append((now, len(told)))
+        for when, more in ((now + per_chunk, sending), (now + alpha + per_chunk, sum(told))):
+            if when not in ports:
+                heapq.heappush(landing, when)
+            ports[when] = ports.get(when, 0) + more
+    return tuple(found)
+
+
+def _postal(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> Iterator[BoundWithCosts]:
+    """For each direction the bound of a server with the fewest ports, which is the largest."""
+    if not per_chunk or len(cluster.servers) < 2:
+        return
+    directions: tuple[Direction, ...] = ("out", "in")
+    for direction in directions:
+        nics = live_nics(cluster, direction)
+        s = nics.index(min(nics))
+        arrivals = earliest(nics[s], nics[:s] + nics[s + 1 :], alpha, per_chunk)
+        name, seconds = cluster.servers[s].name, arrivals[-1][0]
+        what = f"until {name} can have told all" if direction == "out" else f"until all can have told {name}"
+        parts = (Part(f"{what}, {nics[s]} chunk{'s' * (nics[s] > 1)} at a time", seconds),)
+        yield BoundWithCosts(seconds, bound, alpha, per_chunk, PostalCosts(s, direction, arrivals), parts)

@@ -48,6 +48,7 @@ from optcc.theory.certificates import (
     check_dual,
     check_primal,
     demand_gap,
+    dual_in_arrays,
     least_left_out,
     payments,
     price_list,
@@ -56,6 +57,7 @@ from optcc.theory.certificates import (
 )
 from optcc.theory.program_network import (
     ALLREDUCE,
+    BOTH_AT_ONCE,
     BROADCAST_SIDE,
     REDUCE_SIDE,
     CollectiveKind,
@@ -70,6 +72,8 @@ MARGINS = (1e-7, 3e-7, 6e-7)
 there. It costs about as much of R, and stays inside the gap of 1e-6 that certificates allow. The next one is taken
 where the solver's tolerance has eaten up the one before.
 """
+ENOUGH = 1.001
+"""Of R for one pair of ranks, whatever its capacity."""
 MAX_ROUNDS = 60
 """After these the program gives up: no cluster of docs/bench-program.md takes more than 2."""
 Floats = NDArray[np.float64]
@@ -112,6 +116,10 @@ def _of_a_byte(cluster: Cluster, collective: CollectiveKind, root: str | None) -
         universal, no_more = _every_protocol(network)
         if no_more <= reached * (1 + LARGEST_GAP):
             dual, rate = universal, no_more
+    elif collective is BOTH_AT_ONCE:
+        one = _of_a_byte(cluster, ALLREDUCE, None)
+        if one.rate <= reached * (1 + LARGEST_GAP):  # its dual serves, and binds more: proof id both-at-once
+            dual, rate = dual_in_arrays(network, one), one.rate
     return ProgramCertificate(
         rate=rate,
         reached=reached,
@@ -135,13 +143,15 @@ def _every_protocol(network: Network) -> tuple[Dual, Fraction]:
     return dual, check_dual(network, dual)
 
 
-def gap_to_every_protocol(cluster: Cluster) -> Fraction:
+def gap_to_every_protocol(cluster: Cluster, collective: CollectiveKind = ALLREDUCE) -> Fraction:
     """By how much of it a protocol might be faster than the rate of `certify`, where that does not bind every protocol.
 
-    For AllReduce with rates that differ in and out; solved, and not part of any certificate.
+    For AllReduce, and for what its bounds hold for, `BOTH_AT_ONCE`; solved, and not part of any certificate.
     """
     network, _ = rooted_network(cluster, ALLREDUCE, None)
-    return _every_protocol(network)[1] / _of_a_byte(cluster, ALLREDUCE, None).reached - 1
+    one = _of_a_byte(cluster, ALLREDUCE, None)
+    no_more = one.rate if network.reverse is not None else _every_protocol(network)[1]
+    return no_more / _of_a_byte(cluster, collective, None).reached - 1
 
 
 def _plain(primal: Primal) -> ProgramPrimal:
@@ -320,9 +330,10 @@ class BoundProgram:
         unit = Fraction(point.rate) / 2 ** (COARSE_BITS + FINE_BITS)
         load = np.asarray(self.network.use @ (point.broadcast + point.reduce)) / self.rates
         shrink = (1 - 1e-12) / max(1.0, float(load.max())) / float(unit)
-        # No pair needs more than R, and whole numbers should stay far from overflow.
+        # No pair needs more than R, and whole numbers should stay far from overflow. A little more: the solver's
+        # roots may sum to a trifle over R, all of which may have to pass one pair.
         broadcast, reduce, roots = (
-            np.floor(np.minimum(part, point.rate) * shrink).astype(np.int64)
+            np.floor(np.minimum(part, ENOUGH * point.rate) * shrink).astype(np.int64)
             for part in (point.broadcast, point.reduce, point.roots)
         )
         if self.weights is not None:  # equal in whole numbers too

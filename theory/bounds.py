@@ -105,18 +105,21 @@ def scope_of(cluster: Cluster, certificate: Certificate | ProgramCertificate) ->
     """
     if isinstance(certificate, Certificate):
         return Scope(True, ("cut",) if certificate.kind == "cut" else ("coding",))
-    from optcc.theory.certificates import holds_for_every_protocol, rooted_network
-    from optcc.theory.program_network import collective_named
+    from optcc.theory.certificates import dual_in_arrays, holds_for_every_protocol, is_an_allreduces, rooted_network
+    from optcc.theory.program_network import BOTH_AT_ONCE, collective_named
 
     kind = collective_named(certificate.collective)
     if len(kind.sides) == 1:
         return Scope(True, ("collectives",))
     network, _ = rooted_network(cluster, kind, certificate.root)
+    at_once = ("both-at-once",) if kind is BOTH_AT_ONCE else ()
+    if at_once and not is_an_allreduces(network, dual_in_arrays(network, certificate)):
+        return Scope(False, at_once)
     if network.reverse is not None:
-        return Scope(True, ("bidirected",))
+        return Scope(True, (*at_once, "bidirected"))
     if holds_for_every_protocol(network, certificate.cuts):
-        return Scope(True, ("half-program",))
-    return Scope(False, ("linear-program", "tree-pairs"))
+        return Scope(True, (*at_once, "half-program"))
+    return Scope(False, at_once or ("linear-program", "tree-pairs"))
 
 
 def dearest(prices: tuple[Price, ...]) -> str:

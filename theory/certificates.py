@@ -252,13 +252,8 @@ def rooted_network(cluster: Cluster, collective: CollectiveKind, root: str | Non
     return network, [t.name for t in network.rank_types].index(called)
 
 
-def check_rate(cluster: Cluster, certificate: ProgramCertificate) -> tuple[Network, Dual]:
-    """The network and the certificate's dual, which proves its rate on `cluster`, exactly, without a solver.
-
-    Raises CertificateError where it does not.
-    """
-    collective = collective_named(certificate.collective)
-    network, at = rooted_network(cluster, collective, certificate.root)
+def dual_in_arrays(network: Network, certificate: ProgramCertificate) -> Dual:
+    """The certificate's dual, for `check_dual`. Raises CertificateError where it does not fit the network."""
     views = views_of(network)
     cuts = []
     for cut in certificate.cuts:
@@ -270,7 +265,23 @@ def check_rate(cluster: Cluster, certificate: ProgramCertificate) -> tuple[Netwo
         inside[list(cut.inside)] = True
         cuts.append(Cut(cut.seen_from, inside, cut.side == "reduce"))
     weights = tuple(cut.weight for cut in certificate.cuts)
-    dual = Dual(tuple(cuts), weights, certificate.resource_prices, certificate.denominator)
+    return Dual(tuple(cuts), weights, certificate.resource_prices, certificate.denominator)
+
+
+def is_an_allreduces(network: Network, dual: Dual) -> bool:
+    """Whether the dual of another collective proves its rate for AllReduce, too: wherever its roots may be."""
+    left_out, _ = add_up_cuts(network, dual.cuts, dual.weights)
+    return least_left_out(network, left_out, ALLREDUCE, 0) >= dual.denominator
+
+
+def check_rate(cluster: Cluster, certificate: ProgramCertificate) -> tuple[Network, Dual]:
+    """The network and the certificate's dual, which proves its rate on `cluster`, exactly, without a solver.
+
+    Raises CertificateError where it does not.
+    """
+    collective = collective_named(certificate.collective)
+    network, at = rooted_network(cluster, collective, certificate.root)
+    dual = dual_in_arrays(network, certificate)
     proved = check_dual(network, dual, collective, at)
     if proved != certificate.rate:
         raise CertificateError(f"the dual proves {float(proved)} B/s, the certificate says {float(certificate.rate)}")

@@ -122,8 +122,9 @@ class CollectiveKind:
     """What the program has for a collective: which of its two halves, and where its data starts (or ends).
 
     AllReduce has both halves and may choose its root weights. Allgather is the broadcast half with an equal shard on
-    every rank, reduce-scatter the reduce half; broadcast and reduce are one half with all weight on one root. n is the
-    size of the whole buffer: an allgather's result, a reduce-scatter's input.
+    every rank, reduce-scatter the reduce half; broadcast and reduce are one half with all weight on one root. A
+    reduce-scatter and an allgather of other data at once have both halves and equal shards. n is the size of the whole
+    buffer: an allgather's result, a reduce-scatter's input; at once, of each.
     """
 
     name: str
@@ -142,12 +143,14 @@ class CollectiveKind:
 
 
 ALLREDUCE = CollectiveKind("allreduce", (BROADCAST_SIDE, REDUCE_SIDE), "free")
+BOTH_AT_ONCE = CollectiveKind("reduce-scatter+allgather", (BROADCAST_SIDE, REDUCE_SIDE), "even")
 COLLECTIVES = {
     c.name: c
     for c in (
         ALLREDUCE,
         CollectiveKind("allgather", (BROADCAST_SIDE,), "even"),
         CollectiveKind("reduce-scatter", (REDUCE_SIDE,), "even"),
+        BOTH_AT_ONCE,
         CollectiveKind("broadcast", (BROADCAST_SIDE,), "one"),
         CollectiveKind("reduce", (REDUCE_SIDE,), "one"),
     )
@@ -277,9 +280,10 @@ class _Ways:
         rate: Fraction,
         rank_type: int | None = None,
         group: RailPort | None = None,
+        count: int = 1,
     ) -> None:
         if key not in self.keys:
-            count, nics = 1, tuple[str, ...]()
+            nics = tuple[str, ...]()
             if rank_type is not None:
                 t = self.types[rank_type]
                 count = int(self.servers_of[t.server] * self.slots_of[t.slot])
@@ -290,15 +294,17 @@ class _Ways:
         self.entries.append((self.keys[key], way, load))
 
     def _spine(self, way: int, side: str, t: RankType, group: RailPort, load: int) -> None:
-        """The link of one rail to the spine: of each slot's own rail, or of all the rails that were merged into one."""
-        own = group.rail == OWN_RAIL
-        rails = group.rails[:1] if own else group.rails
-        rate = sum((self.uplinks["spine", rail, side] for rail in rails), Fraction(0))
+        """The links of rails to the spine: equal ones of each slot's own rail, or those of the rails that were merged
+        into one as one."""
+        own, rails = group.rail == OWN_RAIL, group.rails
+        rates = [self.uplinks["spine", rail, side] for rail in rails]
+        rate = rates[0] if own else sum(rates, Fraction(0))
         if not own:
             load *= int(self.slots_of[t.slot])
         names = ", ".join(map(str, rails))
         what = f"the spine link{'s' if len(rails) > 1 else ''} of rail{'s' if len(rails) > 1 else ''} {names}, {side}"
-        self._load(way, ("spine", t.slot if own else group.rail, side), load, what, rate)
+        key = ("spine", t.slot if own else group.rail, side)
+        self._load(way, key, load, what, rate, count=len(rails) if own else 1)
 
     @property
     def _symmetric(self) -> bool:

@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 @click.option("--repair-first", is_flag=True, help="Also list the degraded NICs, the one most worth repairing first.")
 @click.option(
     "--collective",
-    type=click.Choice(["allreduce", "allgather", "reduce-scatter", "broadcast", "reduce"]),
+    type=click.Choice(["allreduce", "allgather", "reduce-scatter", "reduce-scatter+allgather", "broadcast", "reduce"]),
     default="allreduce",
     show_default=True,
-    help="For the others SIZE is the whole buffer: an allgather's result, a reduce-scatter's input.",
+    help="For the others SIZE is the whole buffer: an allgather's result, a reduce-scatter's input; at once, of each.",
 )
 @click.option("--root", metavar="RANK", help="The root of a broadcast or reduce, such as server0 or server0/gpu3.")
 @click.option(
@@ -119,8 +119,9 @@ def bound(
         print_bound(least, cluster)
         if not scope_of(cluster, least.certificate).every_protocol:
             from optcc.theory.bound_program import gap_to_every_protocol  # with its solver
+            from optcc.theory.program_network import collective_named
 
-            gap = float(gap_to_every_protocol(cluster))
+            gap = float(gap_to_every_protocol(cluster, collective_named(collective)))
             click.echo(f"binds every protocol, coded ones too, but for {100 * gap:.3g} % of the rate")
         if found is not None:
             print_costs(found)

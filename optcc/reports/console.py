@@ -134,7 +134,7 @@ def print_bound(bound: Bound, cluster: Cluster) -> None:
     table = plain_table()
     who = "GPUs" if cluster.gpu_ranks else "servers"
     cert_of = cert.collective if isinstance(cert, ProgramCertificate) else "allreduce"
-    each = " per rank" if cert_of == "allreduce" else " in all"
+    each = {"allreduce": " per rank", "reduce-scatter+allgather": " each"}.get(cert_of, " in all")
     table.add_row(f"{cert_of} of", f"{format_size(bound.nbytes)}{each} over {len(cluster.ranks)} {who}")
     table.add_row("no faster than", Text(format_seconds(bound.seconds), "bold"))
     if cluster.pristine is None:

@@ -628,8 +628,8 @@ def costs_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
     grows = all(a <= b for a, b in pairwise(gaps[o] for o in sorted(gaps)))
     text = "The more a chunk costs, the further they are apart: " if grows else "What a chunk costs sets them apart: "
     return (
-        f"{text}OptCC as published takes more points than optcc, at most {shown}. A pipeline of k equal segments must "
-        "choose between (k+1)/k and k times as many chunks; optcc's choice differs by cell, and is in the table "
+        f"{text}OptCC as published takes more points than optcc, at most {shown}. Its pipeline of k equal segments "
+        "must choose between (k+1)/k and k times as many chunks; optcc's choice differs by cell, and is in the table "
         "(simulated)."
     )
 

@@ -267,6 +267,20 @@ class PairCosts:
 
 
 @dataclass(frozen=True)
+class PostalCosts:
+    """How fast chunks of no bytes spread what one server has (out), or bring to it what all others have (in).
+
+    server : index; arrivals : (seconds, how many), in order of time. No sooner can so many more servers hold something
+    from the server; for "in" the same with time reversed. Proof id postal
+    """
+
+    server: int
+    direction: Direction
+    arrivals: tuple[tuple[Fraction, int], ...]
+    kind: Literal["postal"] = "postal"
+
+
+@dataclass(frozen=True)
 class Part:
     """Seconds of a bound, and in words what they are for."""
 
@@ -278,7 +292,7 @@ class Part:
 class BoundWithCosts:
     """No schedule of whole chunks takes less than `seconds`; exact. In the simulator's model a chunk takes `per_chunk`
     seconds beside its bytes at the sending and at the receiving port, `alpha` passes in between, and it is passed on
-    only when it has landed whole. Proof ids chunk-costs and starving-pair.
+    only when it has landed whole. Proof ids chunk-costs, starving-pair and postal.
 
     bound : the same without costs
     alpha : seconds from port to port; per_chunk : seconds of each chunk at each port
@@ -289,7 +303,7 @@ class BoundWithCosts:
     bound: Bound
     alpha: Fraction
     per_chunk: Fraction
-    certificate: FluidCosts | CutCosts | PairCosts
+    certificate: FluidCosts | CutCosts | PairCosts | PostalCosts
     parts: tuple[Part, ...]
 
     @property
@@ -363,6 +377,10 @@ def costs_json(found: BoundWithCosts, cluster: Cluster) -> dict[str, Any]:
     elif isinstance(cert, PairCosts):
         certificate["servers"] = [cluster.servers[s].name for s in cert.servers]
         certificate["direct"] = str(cert.direct)
+    elif isinstance(cert, PostalCosts):
+        certificate["server"] = cluster.servers[cert.server].name
+        certificate["direction"] = cert.direction
+        certificate["arrivals"] = [{"seconds_exact": str(when), "servers": many} for when, many in cert.arrivals]
     return {
         "bound_with_costs_s": float(found.seconds),
         "costs": {

@@ -148,7 +148,7 @@ Proof.
     by (intros m I; apply part, (proj1 good m I)).
   rewrite !prod_mul, !(prod_entered _ q block p), prod_const, seq_length, <- Nat.pow_mul_r in S
     by exact goals.
-  unfold passing; rewrite !prod_map.
+  unfold passing, numbered; rewrite !prod_map.
   rewrite <- (split_square q N Hq), Nat.pow_add_r, <- Nat.mul_assoc in S.
   apply (Nat.mul_le_mono_pos_l _ _ (length A ^ ((q - 1) * N * (q - 2))));
     [apply Nat.neq_0_lt_0, Nat.pow_nonzero; lia|].
@@ -233,7 +233,7 @@ Proof.
   assert (all : forall g : nat -> nat, prod g (seq 0 (length p)) = prod g (passing self p)
     * prod (fun mt => g (snd mt))
            (filter (fun mt => negb (passes self (fst mt))) (combine p (seq 0 (length p))))).
-  { intros g; unfold passing; rewrite <- (combine_numbers p) at 1; rewrite !prod_map.
+  { intros g; unfold passing, numbered; rewrite <- (combine_numbers p) at 1; rewrite !prod_map.
     symmetry; apply prod_filter. }
   replace ((M ^ M) ^ length p) with (prod (fun _ => M ^ M) (seq 0 (length p)))
     by now rewrite prod_const, seq_length.

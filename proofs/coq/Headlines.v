@@ -5,7 +5,7 @@
 
 From Coq Require Import List Arith Bool QArith Qminmax.
 From optcc Require Import Model Once Blocks Time Tight Optimal Shares Nested Overhead.
-From optcc Require Import Protocols Sums Coins CodedTime Gather Scheduled.
+From optcc Require Import Protocols Sums HalfProgram Coins CodedTime Gather Scheduled.
 Open Scope nat_scope.
 
 (* ======================================================================== *)
@@ -358,3 +358,38 @@ Theorem coding_lower_bound_attained P out inn :
     takes (zero G) (inputs G P) p lengths /\
     coded_fits P p lengths (best_time P n out inn) out inn.
 Proof. exact (coded_bound_reached P out inn). Qed.
+
+(* ======================================================================== *)
+(* 7. Half of the linear program, on any network, for protocols that may code   *)
+
+(* The reduce part of message t is g = H(message t | sum, messages before t), of entropy
+   H(message t) altogether; r of rank k is n less the reduce parts of what k sends.  To the
+   power of M = |G|^P, open t over open (t+1) is 2 ^ g.
+   The reduce parts of all messages sum to (P-1) n, so that r sums to n over the ranks; each is
+   between 0 and the entropy; and those of what one rank sends sum to n at most: r >= 0. *)
+Theorem half_program_parts {V} `{Eq V} G P (p : @protocol (carrier G) V) :
+  (2 <= P)%nat -> sums G P p ->
+  let M := (order G ^ P)%nat in
+  let open := unknown (zero G) (inputs G P) (sum G) p in
+  (open 0 = order G ^ ((P - 1) * M) /\ open (length p) = 1 /\
+   (forall t, open (S t) <= open t) /\
+   (forall t, open t * ignorance (message_at (zero G) p t) (inputs G P) <= open (S t) * M ^ M) /\
+   (forall k, k < P ->
+      prod open (numbered (fun m => Nat.eqb (from m) k) p)
+      <= order G ^ M * prod (fun t => open (S t)) (numbered (fun m => Nat.eqb (from m) k) p)))%nat.
+Proof. exact (fun HP => half_parts G P p HP). Qed.
+
+(* All broadcast cuts: around any set of ranks that is not empty the entropies of what enters
+   it are n or more, less r of the set, plus their reduce parts.  With r as defined: n, plus
+   the reduce parts of the messages with an end in the set, is no more than n for each of
+   its ranks and the entropies of what enters. *)
+Theorem half_program_cuts {V} `{Eq V} G P (p : @protocol (carrier G) V) inside :
+  (2 <= P)%nat -> sums G P p -> (exists r, (r < P)%nat /\ inside r = true) ->
+  let M := (order G ^ P)%nat in
+  let open := unknown (zero G) (inputs G P) (sum G) p in
+  let size := length (filter inside (seq 0 P)) in
+  let into := numbered (enters inside) p in
+  let at_it := numbered (touches inside) p in
+  (prod (fun t => ignorance (message_at (zero G) p t) (inputs G P)) into * prod open at_it
+   <= order G ^ ((size - 1) * M) * (M ^ M) ^ length into * prod (fun t => open (S t)) at_it)%nat.
+Proof. exact (fun HP good => half_cuts G P p HP good inside). Qed.

@@ -123,9 +123,23 @@ Definition in_alphabets (cases : list (list X)) (p : protocol)
 Definition passes (block : rank -> nat) (m : message) : bool :=
   negb (block (from m) =? block (to m)).
 
-(* The numbers of those messages. *)
-Definition passing (block : rank -> nat) (p : protocol) : list nat :=
-  map snd (filter (fun mt => passes block (fst mt)) (combine p (seq 0 (length p)))).
+(* The numbers of those messages that are [which], and of those between blocks. *)
+Definition numbered (which : message -> bool) (p : protocol) : list nat :=
+  map snd (filter (fun mt => which (fst mt)) (combine p (seq 0 (length p)))).
+Definition passing (block : rank -> nat) (p : protocol) : list nat := numbered (passes block) p.
+
+(* A message from outside a set of ranks to one of them; one with an end in the set. *)
+Definition enters (inside : rank -> bool) (m : message) : bool :=
+  negb (inside (from m)) && inside (to m).
+Definition touches (inside : rank -> bool) (m : message) : bool :=
+  inside (from m) || inside (to m).
+
+(* What one who knows the result f, and what the first t messages say, does not know of
+   the inputs: 2 ^ (|cases| H(inputs | f, first t messages)).  So unknown t over
+   unknown (t+1) is 2 ^ (|cases| g), where g is H(message t | f, those before). *)
+Definition unknown {Y} `{Eq V} `{Eq Y} (cases : list (list X)) (f : list X -> Y)
+    (p : protocol) (t : nat) : nat :=
+  ignorance (fun x => (f x, firstn t (said x p))) cases.
 End Protocols.
 
 (* An AllReduce of the sum. *)

@@ -72,6 +72,8 @@ HEADLINES = (
     "coding_partition_time",
     "coding_lower_bound",
     "coding_lower_bound_attained",
+    "half_program_parts",
+    "half_program_cuts",
 )
 
 
