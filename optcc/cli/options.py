@@ -361,7 +361,7 @@ def bound_in_words(plan: Plan) -> str:
 # Where ranks run and who starts them: options and their reading, for the commands that move real bytes.
 
 transport_option = click.option(
-    "--transport", type=click.Choice(["local", "verbs"]), default="local", show_default=True,
+    "--transport", type=click.Choice(["local", "tcp", "verbs"]), default="local", show_default=True,
     help="Emulated NICs between processes of one machine, or RDMA devices, which are called as the cluster's NICs.",
 )  # fmt: skip
 local_rate_option = click.option(

@@ -325,7 +325,7 @@ def _measured(file: _File, nameplate: dict[str, Fraction], document: YamlDocumen
         return None
     if not re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", how.date):
         raise InputError("not a date", where=document.where(f"{at}.date"), expected="YYYY-MM-DD", got=how.date[:40])
-    if how.transport not in ("local", "verbs"):
+    if how.transport not in ("local", "tcp", "verbs"):
         where = document.where(f"{at}.transport")
         raise InputError("not a transport", where=where, expected="local or verbs", got=how.transport[:40])
     if how.path not in ("", "native", "python", "compiled"):

@@ -53,15 +53,13 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
 
     Raises InputError where the compiled one is asked for and numba is missing.
     """
-    if asked == "python":
+    if asked == "python" and transport != "tcp":
         return ChunkPath("python")
-    if transport == "local" and device == "cpu" and asked != "compiled":
+    if device == "cpu" and asked in ("auto", "native"):
         return ChunkPath("native")
-    if asked == "native":
-        got = f"{transport}, {device}"
-        raise InputError(
-            "the native engine has no wires for it", where="path of chunks", expected="local, cpu", got=got
-        )
+    if asked == "native" or transport == "tcp":
+        got = f"{asked}, {transport}, {device}"
+        raise InputError("this path of chunks is not for that", where="path of chunks", expected="native, cpu", got=got)
     if device == "cpu" and dtype is not None and dtype not in TYPES:
         return ChunkPath("python", f"{dtype} is folded by numpy")
     if not sys.platform.startswith("linux") or sys.byteorder != "little":

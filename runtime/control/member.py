@@ -99,6 +99,7 @@ def links_of(transport: str, control: Control, path: ChunkPath, timeouts: Timeou
     """What joins this rank to the others by that path."""
     if path.name == "native":
         return NativeLinks(transport, control, path, timeouts, **how)
+    del how["secret"]
     return Links(transport, control, path, timeouts, **how)
 
 
@@ -282,7 +283,8 @@ class Member:
         self._control.patience_s = timeout_s
         self._nics = LostNicsOf(self.rank, self._control.tell)
         back = Timeouts(back=timeout_s if return_s is None else return_s)
-        self._links = links_of(transport, self._control, self.path, back)
+        secret = membership.secret.encode()
+        self._links = links_of(transport, self._control, self.path, back, secret=secret)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()
@@ -400,7 +402,8 @@ class Member:
         self.timeout_s = self._control.patience_s = timeout_s
         if self._links.up:
             self._part()
-        self._links, self.path = links_of(transport, self._control, path, timeouts, **how), path
+        secret = self.membership.secret.encode()
+        self._links, self.path = links_of(transport, self._control, path, timeouts, secret=secret, **how), path
 
     def parcel(self) -> bytes:
         """The next payload of the hub, for as long as that is there; flows are served meanwhile."""

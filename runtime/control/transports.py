@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 import os
+import socket
 import time
 from collections.abc import Sequence
+from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.machine.rdma import LIBRARY, NicAddress, can_load, rdma_ports
+from optcc.machine.rdma import LIBRARY, PLAYED_FABRIC, NicAddress, can_load, natural, rdma_ports
 from optcc.runtime.control.channel import Control
+from optcc.runtime.control.rendezvous import addresses_of
 from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.memory import Memory
+from optcc.runtime.native.wires import NativeWires, NetworkNics, Opening, RealNics, ShmWires, TcpWires, VerbsWires
 from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
@@ -20,8 +25,12 @@ from optcc.runtime.wires.local import LocalWires
 from optcc.runtime.wires.pacing import Rates
 from optcc.schedule import Port
 
-TRANSPORTS = ("local", "verbs")
-"""Emulated NICs between processes of one machine; RDMA devices."""
+TRANSPORTS = ("local", "tcp", "verbs")
+"""Emulated NICs between processes of one machine; network interfaces; RDMA devices."""
+
+
+LAB = "OPTCC_LAB"
+"""Set in the environment inside the lab."""
 
 
 def this_machine() -> str:
@@ -37,7 +46,7 @@ def demand_one_machine(transport: str, machines: Sequence[str], where: str) -> N
         raise InputError(
             "local is for one machine",
             where=where,
-            expected="verbs for ranks on several machines, or in containers with networks of their own",
+            expected="tcp or verbs for ranks on several machines, or in containers with networks of their own",
             got=f"local, with rank {other} on another machine than rank 0",
             hint="With verbs, NICs are called as their RDMA devices; `optcc doctor` lists them.",
         )
@@ -93,6 +102,48 @@ def open_wires(
     )
 
 
+def open_native(transport: str, opening: Opening) -> NativeWires:
+    """Wires for the native engine, on all ranks at the same time."""
+    if transport == "local":
+        return ShmWires(opening)
+    layout, mine = opening.lanes.layout, opening.lanes.nics[opening.rank]
+    if transport == "tcp":
+        return TcpWires(opening, [interface_of(layout.nics[number]) for number in mine])
+    found = nics_of(layout, opening.rank)
+    devices = {place: found[number] for place, number in enumerate(mine) if number in found}
+    network, nics = _network(), RealNics()
+    if network:
+        numbers = {number: natural(found[number].device)[-1][0] for number in mine if number in found}
+        nics = NetworkNics(network, numbers, {number: 8 * layout.nics[number].out_rate for number in mine})
+    return VerbsWires(opening, devices, nics)
+
+
+def _network() -> Any:
+    """What spoils links and packets, in the lab and in a played fabric; elsewhere nothing."""
+    if PLAYED_FABRIC in os.environ:
+        from optcc.fabric.played import PlayedNetwork
+
+        return PlayedNetwork()
+    return importlib.import_module("lab.network") if LAB in os.environ else None
+
+
+def interface_of(port: Port) -> tuple[IPv4Address | IPv6Address, int]:
+    """The address of a NIC that is called by its interface, ``server1/eth2``, or by an address, ``server1/10.0.0.3``;
+    and the interface's number where the address is of its link alone. InputError for neither."""
+    name = device_of(port)
+    try:
+        return ip_address(name), 0
+    except ValueError:
+        pass
+    found = addresses_of(name)
+    if not found:
+        here = ", ".join(name for _, name in socket.if_nameindex())
+        what = "a NIC that is no interface of this machine with an address, nor an address"
+        raise InputError(what, where="--transport tcp", expected=f"NICs called as one of {here}", got=port.name)
+    best = min(found, key=lambda address: (address.is_link_local, address.version))
+    return best, socket.if_nametoindex(name) if best.is_link_local else 0
+
+
 def nics_of(layout: Layout, rank: int) -> dict[int, NicAddress]:
     """The rank's NICs that are here, by index, and how to open them."""
     found = _devices()
@@ -103,6 +154,10 @@ def nics_of(layout: Layout, rank: int) -> dict[int, NicAddress]:
 def check_devices(transport: str, ports: Sequence[Port]) -> None:
     """Raise InputError when the NICs of these ports are not RDMA devices of this machine, or libibverbs is missing."""
     if transport == "local":
+        return
+    if transport == "tcp":
+        for port in ports:
+            interface_of(port)
         return
     if not can_load():
         raise InputError(
