@@ -121,7 +121,8 @@ def _is_ring(plan: Plan) -> bool:
 def where_run(outcome: Run) -> str:
     """The machines and what carried the bytes between them: the title over measured times."""
     several = _clock_error_s(outcome) > 0  # one machine's processes share a clock
-    carried = "emulated NICs" if outcome.transport == "local" else "RDMA NICs over verbs"
+    over = {"local": "emulated NICs", "tcp": "TCP over its interfaces", "verbs": "RDMA NICs over verbs"}
+    carried = over[outcome.transport]
     slowdown = f", rates divided by {float(outcome.slowdown):.4g}" if outcome.slowdown > 1 else ""
     return f"on {'several machines' if several else 'this machine'} ({carried}{slowdown})"
 

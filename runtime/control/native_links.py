@@ -287,11 +287,7 @@ class NativeLinks:
 
     def _tend(self, now: float) -> float:
         """What is due by time; when the next is."""
-        wake, away = math.inf, [*self._wires.nics.away]
-        if away:
-            wake = self._wires.nics.come_back(now)
-            up = [self.layout.nics[nic].name for nic in away if nic not in self._wires.nics.away]
-            self._journal += [Note(now, "nic up", name) for name in up]
+        wake = self._wires.nics.come_back(now) if self._wires.nics.away else math.inf
         return min(wake, self._injector.wake()) if self._injector else wake
 
     def _failed(self, result: int) -> None:
@@ -357,7 +353,9 @@ class NativeLinks:
             case Noted.MOVED:
                 self._journal.append(Note(at, "moved", name, far, CAUSES[cause], "to other wires", made.bytes))
             case Noted.ANEW:
-                self._down.discard(nic)
+                if nic in self._down:
+                    self._down.discard(nic)
+                    self._journal.append(Note(at, "nic up", name))
                 self._journal.append(Note(at, "made anew", name, far))
             case Noted.ALONE:
                 self._journal.append(Note(at, "waiting", name, "", "", f"for a way to rank {peer} to come back"))

@@ -473,6 +473,8 @@ class RealNics:
         return math.inf
 
     def __getattr__(self, name: str) -> Any:
+        if name not in ("cut", "mend", "darken", "heal", "slow", "fail_out", "fail_in", "fail_nic"):
+            raise AttributeError(name)
         raise InputError(
             "this cannot be done to these NICs from here",
             where="fault",
