@@ -764,10 +764,15 @@ def talk(lib: Any, seed: int, connections: int = 40) -> str:
                 kind = draw.randrange(1, 12)
                 whole = frame(length, kind=kind, seq=draw.randrange(300), epoch=draw.choice((1, 1, life, life + 1)))
                 stranger.send(whole + draw.randbytes(length) + bytes(-length % 8))
+            length = draw.choice((8193, 8200))
             bad = draw.choice(
-                (frame(8193), frame(8200), frame(2**32 - 1), frame(magic=0), frame(version=2), draw.randbytes(200))
+                (
+                    frame(length) + bytes(8200) + 20 * frame(),  # which would be right if it were a frame
+                    *(one + bytes(20_000) for one in (frame(2**32 - 1), frame(magic=0), frame(version=2))),
+                    draw.randbytes(20_000),
+                )
             )
-            stranger.send(bad + bytes(20_000))
+            stranger.send(bad)
             if not ended(stranger):
                 faults.append(f"connection {life} goes on after what is no frame")
                 break
