@@ -518,7 +518,7 @@ def planned(ranks: int, nics: int, nbytes: int = 1 << 17) -> list[Ground]:
     ]
 
 
-SIZES = ((2, 1), (3, 1), (2, 2), (2, 4), (3, 2), (3, 4), (4, 2), (4, 3))
+SIZES = ((2, 1), (3, 1), (2, 2), (2, 4), (3, 2), (3, 4), (4, 2), (4, 3), (8, 1))
 SLOW_BITS = 400e6
 """Of a NIC: a collective takes some milliseconds, so that faults hit it."""
 KINDS = ("cut", "cut", "both", "out", "in", "acks", "path")

@@ -12,7 +12,7 @@ import socket
 import subprocess
 import sys
 import time
-from ctypes import byref, c_uint32, c_uint64, c_void_p
+from ctypes import byref, c_uint64, c_void_p
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,7 +24,6 @@ import pytest
 
 from optcc.machine.rdma import LIBRARY, PLAYED_FABRIC
 from optcc.runtime.devices.host import Op
-from optcc.runtime.native.library import NONE
 from tests import native_replay as native
 from tests import native_verbs as verbs
 from tests.effort import cases
@@ -361,6 +360,7 @@ def test_the_descriptor_wakes_for_whatever_comes(network: Any, library: Path) ->
         limit = time.monotonic() + verbs.PATIENCE_S
         while lib.optcc_verbs_arm(both[0]) != native.OK or sleeper.poll(0):
             lib.optcc_progress(engines[0])
+            time.sleep(0.0005)  # where time is virtual it passes only so
             assert time.monotonic() < limit
 
     falls_asleep()
@@ -405,15 +405,15 @@ def stranger_is_ignored(library: Path, network: Any) -> bool:
     buffers = [np.ones(made.schedule.nbytes // 4, np.int32) for _ in range(2)]
     for one, buffer in zip(both, buffers, strict=True):
         verbs.checked(lib, lib.optcc_verbs_register(one, buffer.ctypes.data, buffer.nbytes))
-    lost = c_uint32()
-    lib.optcc_test(engines[0], byref(lost))
-    if lost.value != NONE:
+    try:
+        programs = [begin(lib, made, rank, engine, buffers[rank]) for rank, engine in enumerate(engines)]
+    except AssertionError:  # rank 0 has given up
         return False
-    programs = [begin(lib, made, rank, engine, buffers[rank]) for rank, engine in enumerate(engines)]
     limit = time.monotonic() + verbs.PATIENCE_S
     while any(lib.optcc_test(engine, None) == native.AGAIN for engine in engines) and time.monotonic() < limit:
         for engine in engines:
             lib.optcc_progress(engine)
+        time.sleep(0.0001)  # where time is virtual it passes only so
     fine = all(lib.optcc_test(engine, None) == native.OK for engine in engines)
     refused = native.Counters()
     lib.optcc_count(engines[0], byref(refused))
