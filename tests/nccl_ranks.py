@@ -168,8 +168,8 @@ def namespaces(ranks: int, rails: int = 2) -> Iterator[list[str]]:
 
 
 class Cables:
-    """Pulls a cable of a rank and puts it back, again and again, at moments from a seed, until `stop`. One rail of all is
-    spared for a while, so that everybody is always reached by it."""
+    """Pulls cables of one rail and puts them back, again and again, at moments from a seed, until `stop`. So the other
+    rails reach everybody."""
 
     def __init__(self, switch: str, ranks: int, rails: int, seed: int) -> None:
         self.pulled = 0

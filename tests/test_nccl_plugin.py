@@ -8,9 +8,7 @@ import re
 import socket
 import struct
 import subprocess
-import sys
 import time
-from collections.abc import Iterator
 from multiprocessing import get_context
 from pathlib import Path
 from shutil import copytree, which
@@ -26,6 +24,8 @@ pytestmark = pytest.mark.cc
 VERSIONS = (8, 9, 10, 11, 12)
 MISSING = why_no_namespaces()
 REMOTE_ERROR = 6
+OFFER_BYTES = 472
+"""`struct offer` of link.c."""
 
 
 @pytest.fixture(scope="module")
@@ -160,7 +160,7 @@ class Table:
         words = (ctypes.c_void_p * 19).in_dll(library, "ncclNetPlugin_v8")
 
         def call(at: int, *types: Any) -> Any:
-            return ctypes.CFUNCTYPE(ctypes.c_int, *types)(words[at])
+            return ctypes.CFUNCTYPE(ctypes.c_int, *types)(words[at] or 0)
 
         pointer = ctypes.c_void_p
         self.lines: list[str] = []
@@ -260,6 +260,43 @@ def test_strangers_at_the_door_are_sent_away(built: Build) -> None:
     alone(play, built, OPTCC_CONNECT_S="30")
 
 
+def answers_without_secret(plugin: Path) -> bool:
+    """Whether a door answers who says all that is right, but does not know the secret."""
+    table = Table(plugin)
+    table.start()
+    handle, _ = table.handle()
+    with socket.create_connection(door(handle)) as stranger:
+        stranger.settimeout(30)
+        assert len(stranger.recv(24, socket.MSG_WAITALL)) == 24
+        head = struct.pack("<IBBBBQII", 0x0CC70A22, 1, 1, 0, 0, 7, 128 << 10, 384)
+        stranger.sendall(head.ljust(OFFER_BYTES, b"\1"))
+        try:
+            return len(stranger.recv(OFFER_BYTES, socket.MSG_WAITALL)) > 0
+        except ConnectionResetError:
+            return False
+
+
+def found(plugin: Path) -> None:
+    os.environ["OPTCC_NICS"] = "127.0.0.1"
+    os._exit(10 + answers_without_secret(plugin))
+
+
+def test_who_has_no_handle_gets_no_answer(built: Build) -> None:
+    process = get_context("fork").Process(target=found, args=(built.plugin,))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 10
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", ["any secret opens the door"], indirect=True)
+def test_a_door_that_is_open_to_all_is_found(mutant: Build) -> None:
+    process = get_context("fork").Process(target=found, args=(mutant.plugin,))
+    process.start()
+    process.join(120)
+    assert process.exitcode == 11
+
+
 # --- the library ---------------------------------------------------------------------------------------------------
 
 
@@ -299,8 +336,12 @@ def test_the_command_tells_where_it_is(tmp_path: Path, monkeypatch: pytest.Monke
 # --- bugs that must be found ---------------------------------------------------------------------------------------
 
 MUTANTS = {
-    "a receive is told with its buffer's length": ("nccl/net.c", "                   bytes);", "                   r->bytes);"),
-    "a message is done when it is taken": ("nccl/net.c", "            if (result == OPTCC_AGAIN)\n                continue;", ""),
+    "a receive is told with its buffer's length": (
+        "nccl/net.c", "                   bytes);", "                   r->bytes);"
+    ),
+    "a message is done when it is taken": (
+        "nccl/net.c", "            if (result == OPTCC_AGAIN)\n                continue;", ""
+    ),
     "any listener takes any connection": ("messages.c", "s->is != WANTED || s->port != port ||", "s->is != WANTED ||"),
     "what a lost wire carried is forgotten": (
         "flow.c", "o->is == FLYING && o->wire == w->index)", "o->is == FLYING && o->wire == w->index && 0)"
@@ -312,19 +353,19 @@ MUTANTS = {
 
 
 @pytest.fixture
-def mutant(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Build]:
+def mutant(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
     file, old, new = MUTANTS[request.param]
     source = copytree(ROOT / "native", tmp_path / "native")
     text = (source / file).read_text(encoding="utf-8")
     assert text.count(old) == 1
     (source / file).write_text(text.replace(old, new), encoding="utf-8")
-    yield Build.make(tmp_path, source, "-O1")
+    return Build.make(tmp_path, source, "-O1")
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mutant", [name for name in MUTANTS if "secret" not in name], indirect=True)
 def test_a_mutant_is_found(mutant: Build) -> None:
-    with Ranks(mutant, loopback(2), messages=60, cuts=25, env={"OPTCC_RETURN_S": "5"}) as ranks:
+    with Ranks(mutant, loopback(2), messages=1000, cuts=100, env={"OPTCC_RETURN_S": "5"}) as ranks:
         codes = [process.wait(280) for process in ranks.processes[:1]]
         assert any(codes)
 
@@ -341,5 +382,3 @@ def test_sanitizers_find_nothing(tmp_path: Path, kind: str) -> None:
         outcome = run(built, loopback(2 + seed), seed=seed, messages=30, cuts=15, env={"OPTCC_RETURN_S": "100"})
         assert not outcome.fault
         assert not re.search("Sanitizer|runtime error", "\n".join(outcome.logged))
-
-

@@ -18,7 +18,7 @@ MOST_PATH = 254
 
 @click.command()
 @click.option("--path", "only_path", is_flag=True, help="The library's path alone, for NCCL_NET_PLUGIN.")
-@click.option("--env", "only_env", is_flag=True, help="Variables for a shell: eval \"$(optcc nccl --env)\".")
+@click.option("--env", "only_env", is_flag=True, help='Variables for a shell: eval "$(optcc nccl --env)".')
 @json_option
 def nccl(only_path: bool, only_env: bool, as_json: bool) -> None:
     """The network plugin with which unmodified NCCL outlives NICs: where it is, and how NCCL is told.
