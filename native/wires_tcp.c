@@ -16,8 +16,9 @@
  *   What it does not: whoever can change packets on their way. Nothing is encrypted, and frames after the handshake
  * carry no code. Who knows the secret is believed to be the rank that it says it is.
  * Connections that have proved nothing yet are bounded in number and time, and take no memory beyond that of their
- * slots. When all slots are taken, the oldest makes room, but is given a moment first, so that a job's own ranks do not
- * drive each other out when all connect at once: others wait in the kernel's queue.
+ * slots. When all slots are taken, one makes room: for a connection from the address of a NIC of the job the oldest one
+ * that comes from elsewhere, so that a crowd of others does not keep the job's ranks out; else the oldest of all, when
+ * it has had a moment, so that the job's ranks do not drive each other out when all connect at once.
  *
  * In a connection one frame follows another: head, payload, and zeros up to a multiple of eight bytes.
  *
@@ -118,6 +119,8 @@ struct handshake {
     uint32_t nic;      /* of this rank */
     uint32_t have;     /* bytes of what it awaits */
     uint64_t since_ns;
+    struct sockaddr_storage from; /* who accepts: where it comes from */
+    int of_job;        /* that is the address of a NIC that this rank knows */
     struct said said;
     uint8_t bytes[64]; /* what has come of what it awaits */
 };
@@ -666,21 +669,50 @@ static void go_on_with_stranger(struct optcc_tcp *t, struct handshake *h)
     proved(t, w, fd);
 }
 
-/* A free slot; NULL: for a moment there is none. */
-static struct handshake *slot(struct optcc_tcp *t, uint64_t now_ns)
+/* Whether it comes from the address of a NIC of a rank that is joined. */
+static int is_of_job(const struct optcc_tcp *t, const struct sockaddr_storage *from)
 {
-    struct handshake *oldest = NULL;
+    for (uint32_t i = 0; i < t->wires; i++) {
+        const struct sockaddr_storage *far = &t->one[i].far;
+        if (far->ss_family != from->ss_family)
+            continue;
+        if (far->ss_family == AF_INET
+                ? ((const struct sockaddr_in *)(const void *)far)->sin_addr.s_addr ==
+                      ((const struct sockaddr_in *)(const void *)from)->sin_addr.s_addr
+                : !memcmp(&((const struct sockaddr_in6 *)(const void *)far)->sin6_addr,
+                          &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, sizeof(struct in6_addr)))
+            return 1;
+    }
+    return 0;
+}
+
+/* A slot for one more; NULL: there is none for it. Without a slot that is free the oldest makes room: one that is not of
+ * the job at once for one that is, else one that has had its moment. */
+static struct handshake *slot(struct optcc_tcp *t, int of_job, uint64_t now_ns)
+{
+    struct handshake *oldest[2] = {NULL, NULL}; /* of others; of the job */
     for (uint32_t i = 0; i < t->config.strangers; i++) {
-        struct handshake *h = &t->stranger[i];
+        struct handshake *h = &t->stranger[i], **old = &oldest[h->of_job];
         if (h->stage == NOBODY)
             return h;
-        if (!oldest || h->since_ns < oldest->since_ns)
-            oldest = h;
+        if (!*old || h->since_ns < (*old)->since_ns)
+            *old = h;
     }
-    if (now_ns - oldest->since_ns < MOMENT_NS)
+    struct handshake *goes = oldest[0] ? oldest[0] : of_job ? oldest[1] : NULL;
+    if (!goes || (!(of_job && goes == oldest[0]) && now_ns - goes->since_ns < MOMENT_NS))
         return NULL;
-    send_away(t, oldest, &t->counters.late);
-    return oldest;
+    send_away(t, goes, &t->counters.late);
+    return goes;
+}
+
+/* Whether all slots are taken by the job's own, which are soon done: the next ones wait in the kernel. */
+static int is_busy(const struct optcc_tcp *t, uint64_t now_ns)
+{
+    for (uint32_t i = 0; i < t->config.strangers; i++)
+        if (t->stranger[i].stage == NOBODY || !t->stranger[i].of_job ||
+            now_ns - t->stranger[i].since_ns >= MOMENT_NS)
+            return 0;
+    return 1;
 }
 
 static void listen_again(struct optcc_tcp *t, uint32_t nic, int listens)
@@ -694,20 +726,29 @@ static void take_strangers(struct optcc_tcp *t, uint32_t nic)
 {
     for (int i = 0; i < ACCEPTS; i++) {
         const uint64_t now_ns = now(t);
-        struct handshake *h = slot(t, now_ns);
-        if (!h) {
+        struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
+        socklen_t length = sizeof from;
+        if (is_busy(t, now_ns)) {
             listen_again(t, nic, 0);
             return;
         }
-        const int fd = accept4(t->nic[nic].fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+        int fd = accept4(t->nic[nic].fd, (struct sockaddr *)&from, &length, SOCK_NONBLOCK | SOCK_CLOEXEC);
         if (fd < 0) {
             if (errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
                 listen_again(t, nic, 0); /* no descriptors, no memory: not now */
             return;
         }
         t->counters.accepted++;
+        const int of_job = is_of_job(t, &from);
+        struct handshake *h = slot(t, of_job, now_ns);
+        if (!h) {
+            cut(&fd);
+            t->counters.late++;
+            continue;
+        }
         t->strangers++;
-        *h = (struct handshake){.fd = fd, .stage = AWAITS_HELLO, .nic = nic, .since_ns = now_ns};
+        *h = (struct handshake){.fd = fd, .stage = AWAITS_HELLO, .nic = nic, .since_ns = now_ns, .from = from,
+                                .of_job = of_job};
         look_soon(t);
         set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
         if (watch(t, EPOLL_CTL_ADD, fd, EPOLLIN | EPOLLRDHUP | EPOLLET, STRANGER, (uint32_t)(h - t->stranger)))
@@ -1176,9 +1217,13 @@ int optcc_tcp_join(struct optcc_tcp *t, uint32_t rank, const void *handle, uint3
     for (uint32_t i = 0; i < count; i++)
         if (connects(t, &t->one[t->first_wire[rank] + i]))
             attempt(t, &t->one[t->first_wire[rank] + i]);
-    for (uint32_t i = 0; i < t->config.strangers; i++)
-        if (t->stranger[i].stage == AWAITS_JOIN)
-            go_on_with_stranger(t, &t->stranger[i]);
+    for (uint32_t i = 0; i < t->config.strangers; i++) {
+        struct handshake *h = &t->stranger[i];
+        if (h->stage != NOBODY)
+            h->of_job = is_of_job(t, &h->from);
+        if (h->stage == AWAITS_JOIN)
+            go_on_with_stranger(t, h);
+    }
     look_soon(t);
     return OPTCC_OK;
 }
@@ -1241,7 +1286,7 @@ int optcc_tcp_wait(struct optcc_tcp *t, struct optcc_engine *engine, uint64_t sp
             told = t->told;
             told_ns = now_ns;
         }
-        if (now_ns - told_ns < spin_ns || t->news.count || t->ready.count)
+        if (now_ns - told_ns < spin_ns || t->news.count || t->ready.count || optcc_test(engine, NULL) != OPTCC_AGAIN)
             continue;
         if (until_ns > t->timer_ns)
             until_ns = t->timer_ns;
