@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
-LIMIT_S = 200
+LIMIT_S = 150
 """For one contender, start to end."""
 MIB = 1 << 20
 CONTENDERS = ("NCCL's sockets", "plugin", "plugin, NICs break")
@@ -171,11 +171,13 @@ def rank_main(rank: int, world: int, port: int, contender: str, seed: int) -> No
 
 
 def free_port() -> int:
-    with socket.socket() as one, socket.socket() as two:
-        one.bind(("127.0.0.1", 0))
-        port = int(one.getsockname()[1])
-        two.bind(("127.0.0.1", port + 1 if port < 65535 else port - 1))
-    return port
+    """A port that is free, and the one after it."""
+    while True:
+        with socket.socket() as one, socket.socket() as two, suppress(OSError, OverflowError):
+            one.bind(("127.0.0.1", 0))
+            port = int(one.getsockname()[1])
+            two.bind(("127.0.0.1", port + 1))
+            return port
 
 
 def env_of(rank: int, contender: str, plugin: Path, folder: Path) -> dict[str, str]:

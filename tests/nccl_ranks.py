@@ -128,20 +128,6 @@ def ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["ip", *arguments], check=check, capture_output=True, text=True, timeout=30)
 
 
-def why_no_namespaces() -> str:
-    """What is missing; empty: nothing."""
-    if os.geteuid() != 0:
-        return "network namespaces need root"
-    if shutil.which("ip") is None:
-        return "network namespaces need ip, of iproute2"
-    name = f"optcc-try-{os.getpid()}"
-    tried = ip("netns", "add", name, check=False)
-    if tried.returncode == 0:
-        tried = ip("-n", name, "link", "add", "one", "type", "bridge", check=False)
-        ip("netns", "del", name)
-    return "" if tried.returncode == 0 else f"no network namespaces here: {tried.stderr.strip()}"
-
-
 @contextmanager
 def namespaces(ranks: int, rails: int = 2) -> Iterator[list[str]]:
     """A namespace for each rank, with a NIC on each rail: r0, r1, ...; and one for the switches, which comes last."""

@@ -18,11 +18,12 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from tests.nccl_ranks import ROOT, Build, Cables, Ranks, loopback, namespaces, run, why_no_namespaces
+from tests.namespaces import missing
+from tests.nccl_ranks import ROOT, Build, Cables, Ranks, loopback, namespaces, run
 
 pytestmark = pytest.mark.cc
 VERSIONS = (8, 9, 10, 11, 12)
-MISSING = why_no_namespaces()
+MISSING = missing()
 REMOTE_ERROR = 6
 OFFER_BYTES = 472
 """`struct offer` of link.c."""
