@@ -366,7 +366,8 @@ def mutant(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
 @pytest.mark.long
 @pytest.mark.parametrize("mutant", [name for name in MUTANTS if "secret" not in name], indirect=True)
 def test_a_mutant_is_found(mutant: Build) -> None:
-    with Ranks(mutant, loopback(2), messages=1000, cuts=100, env={"OPTCC_RETURN_S": "5"}) as ranks:
+    env = {"OPTCC_RETURN_S": "5", "HARNESS_LIMIT_S": "60"}  # a hang is found, too
+    with Ranks(mutant, loopback(2), messages=1000, cuts=100, env=env) as ranks:
         codes = [process.wait(280) for process in ranks.processes[:1]]
         assert any(codes)
 

@@ -406,13 +406,16 @@ static nccl_result_t start(void)
     return NCCL_SUCCESS;
 }
 
-/* Whether somebody waits for a last word of ours. */
+/* Whether somebody waits for a last word of ours: that a stream to us is closed at both ends, since then its sender knows
+ * that all has come; or anything that is still on its way. Who cannot be reached does not wait. */
 static int has_last_words(void)
 {
     int words = 0;
-    for (const struct route *r = plugin.routes; r; r = r->next)
-        words |= link_state(r->link) == LINK_OPEN &&
-                 (optcc_streams(link_messages(r->link)) > r->connections || !link_sent(r->link));
+    for (const struct route *r = plugin.routes; r; r = r->next) {
+        const int opens = !link_is_ours(r->link) && link_state(r->link) == LINK_OPEN &&
+                          optcc_streams(link_messages(r->link)) > r->connections;
+        words |= link_wires(r->link) && (opens || !link_sent(r->link));
+    }
     return words;
 }
 
@@ -431,8 +434,12 @@ static void stop(void)
     wake();
     pthread_join(plugin.thread, NULL);
     lock();
-    for (struct connection *c = plugin.connections; c; c = c->next)
-        c->route = NULL; /* closed by its owner, later */
+    for (struct connection *c = plugin.connections; c; c = c->next) { /* closed by its owner, later */
+        for (uint32_t i = 0; i < NCCL_MAX_REQUESTS; i++)
+            if (atomic_load(&c->request[i].is) == POSTED || atomic_load(&c->request[i].is) == TAKEN)
+                finish(&c->request[i], NCCL_REMOTE_ERROR, 0);
+        c->route = NULL;
+    }
     plugin.connections = NULL;
     while (plugin.routes) {
         struct route *r = plugin.routes;
