@@ -1,5 +1,4 @@
-"""The libraries of C code, `optcc/liboptcc.so` and `optcc/libnccl-net-optcc.so`, as parts of the package; all else is in
-pyproject.toml."""
+"""The libraries of C code, `optcc/liboptcc.so` and `optcc/libnccl-net-optcc.so`; all else is in pyproject.toml."""
 
 from __future__ import annotations
 

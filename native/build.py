@@ -1,6 +1,6 @@
 """Compile native/*.c to one shared library: python native/build.py OUTPUT
 
-Where OUTPUT is called libnccl-net-optcc.so, native/nccl/*.c goes in as well, and the tables for NCCL are all that is seen.
+Where OUTPUT is called libnccl-net-optcc.so, native/nccl/*.c goes in as well, and only the tables for NCCL show.
 
 Any C compiler does, and no header of Python is needed. CC names it, else it is cc, else the one of the package ziglang
 where that is installed. CFLAGS are added.

@@ -1,4 +1,4 @@
-"""Messages over the native engine's flows: two ranks over virtual NICs that fail, from seeds; a peer that lies; mutants.
+"""Messages over the native engine's flows: two ranks over virtual NICs that fail, from seeds; a liar; mutants.
 
 ``python -m tests.test_messages SEED ...`` plays seeds again; ``--sanitize`` with the compiler's sanitizers.
 """
@@ -119,15 +119,19 @@ MUTANTS = {
     "a whole message is told too early": Mutant(
         "messages.c", "if (++r->landed == segments_of(m, whole))", "if (++r->landed + 1 >= segments_of(m, whole))"
     ),
-    "the receiver does not say how long a message is": Mutant("messages.c", "*length = r->whole;", "*length = r->room;"),
+    "a message is as long as its buffer": Mutant("messages.c", "*length = r->whole;", "*length = r->room;"),
     "a segment is taken twice": Mutant("messages.c", "if (*word & mark)", "if (0)"),
     "a message may be longer than its buffer": Mutant("messages.c", "if (whole > r->room ||", "if ("),
     "a segment may be as long as it likes": Mutant(
         "messages.c", "head->length != segment_length(m, whole, head->offset))", "0)"
     ),
-    "a stream is used again before all is acknowledged": Mutant("messages.c", "if (s->is != CLOSING || s->unacked ||", "if (s->is != CLOSING ||"),
+    "a stream is used again before all is acknowledged": Mutant(
+        "messages.c", "if (s->is != CLOSING || s->unacked ||", "if (s->is != CLOSING ||"
+    ),
     "a credit counts for any message": Mutant("messages.c", "record->number != s->offer[place].number)", "0)"),
-    "what is lost on a wire is held for ever": Mutant("flow.c", "given_back(e, w, w->in_hand);", "e->in_hand -= w->in_hand;\n    w->in_hand = 0;"),
+    "what is lost on a wire is held for ever": Mutant(
+        "flow.c", "given_back(e, w, w->in_hand);", "e->in_hand -= w->in_hand;\n    w->in_hand = 0;"
+    ),
 }  # fmt: skip
 
 

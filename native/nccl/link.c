@@ -527,17 +527,27 @@ struct optcc_messages *link_messages(const struct link *l) { return l->messages;
 struct optcc_engine *link_engine(const struct link *l) { return l->engine; }
 int link_fd(const struct link *l) { return l->is != LINK_MEETS && l->tcp ? optcc_tcp_fd(l->tcp) : -1; }
 int link_sent(const struct link *l) { return !l->tcp || optcc_tcp_sent(l->tcp) == OPTCC_OK; }
-uint64_t link_since_ns(const struct link *l) { return l->since_ns; }
+
+static int is_lost(const struct link *l, uint32_t wire)
+{
+    struct optcc_wire_state state;
+    return optcc_wire_look(l->engine, wire, &state) != OPTCC_OK || state.state == OPTCC_DOWN ||
+           state.state == OPTCC_FENCING;
+}
+
+uint32_t link_wires(const struct link *l)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < l->wires; i++)
+        alive += !is_lost(l, i);
+    return alive;
+}
 
 int link_news(struct link *l, char *words, size_t room, int *lost)
 {
-    uint32_t alive = 0;
-    for (uint32_t i = 0; i < l->wires; i++) {
-        struct optcc_wire_state state;
-        optcc_wire_look(l->engine, i, &state);
-        l->down[i] = state.state == OPTCC_DOWN || state.state == OPTCC_FENCING;
-        alive += !l->down[i];
-    }
+    const uint32_t alive = link_wires(l);
+    for (uint32_t i = 0; i < l->wires; i++)
+        l->down[i] = (uint8_t)is_lost(l, i);
     for (uint32_t i = 0; i < l->wires; i++) {
         struct optcc_wire ends;
         if (l->down[i] == l->was_down[i] || optcc_tcp_wire(l->tcp, i, &ends) != OPTCC_OK)

@@ -274,12 +274,6 @@ static void look_around(uint64_t now_ns)
                 INFO("%s", words);
         }
         const int over = link_state(r->link) == LINK_LOST;
-        if (over && !r->told) {
-            r->told = 1;
-            if (r->connections || link_is_ours(r->link))
-                WARN("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
-            r->used_ns = now_ns;
-        }
         const int used = r->connections || (link_state(r->link) == LINK_OPEN && optcc_streams(link_messages(r->link))) ||
                          link_state(r->link) == LINK_MEETS;
         if (used)
@@ -299,6 +293,17 @@ static void look_around(uint64_t now_ns)
             at = &r->next;
         }
     }
+}
+
+/* Before NCCL hears of it. */
+static void tell_lost(struct route *r, uint64_t now_ns)
+{
+    if (link_state(r->link) != LINK_LOST || r->told)
+        return;
+    r->told = 1;
+    r->used_ns = now_ns;
+    if (r->connections || link_is_ours(r->link))
+        WARN("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
 }
 
 static void sleep_until(uint64_t until_ns, uint64_t bell)
@@ -331,6 +336,7 @@ static void *run(void *unused)
                 moved |= take_requests(c);
         for (struct route *r = plugin.routes; r; r = r->next) {
             r->again_ns = link_progress(r->link, &moved);
+            tell_lost(r, now_ns);
             if (r->again_ns < again_ns)
                 again_ns = r->again_ns;
             if (!r->watched && link_fd(r->link) >= 0) {
@@ -400,13 +406,16 @@ static nccl_result_t start(void)
     return NCCL_SUCCESS;
 }
 
-/* Whether somebody waits for a last word of ours. */
+/* Whether somebody waits for a last word of ours: that a stream to us is closed at both ends, since then its sender knows
+ * that all has come; or anything that is still on its way. Who cannot be reached does not wait. */
 static int has_last_words(void)
 {
     int words = 0;
-    for (const struct route *r = plugin.routes; r; r = r->next)
-        words |= link_state(r->link) == LINK_OPEN &&
-                 (optcc_streams(link_messages(r->link)) > r->connections || !link_sent(r->link));
+    for (const struct route *r = plugin.routes; r; r = r->next) {
+        const int opens = !link_is_ours(r->link) && link_state(r->link) == LINK_OPEN &&
+                          optcc_streams(link_messages(r->link)) > r->connections;
+        words |= link_wires(r->link) && (opens || !link_sent(r->link));
+    }
     return words;
 }
 
@@ -425,8 +434,12 @@ static void stop(void)
     wake();
     pthread_join(plugin.thread, NULL);
     lock();
-    for (struct connection *c = plugin.connections; c; c = c->next)
-        c->route = NULL; /* closed by its owner, later */
+    for (struct connection *c = plugin.connections; c; c = c->next) { /* closed by its owner, later */
+        for (uint32_t i = 0; i < NCCL_MAX_REQUESTS; i++)
+            if (atomic_load(&c->request[i].is) == POSTED || atomic_load(&c->request[i].is) == TAKEN)
+                finish(&c->request[i], NCCL_REMOTE_ERROR, 0);
+        c->route = NULL;
+    }
     plugin.connections = NULL;
     while (plugin.routes) {
         struct route *r = plugin.routes;

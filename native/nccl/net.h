@@ -113,7 +113,7 @@ struct optcc_messages *link_messages(const struct link *link);
 struct optcc_engine *link_engine(const struct link *link);
 int link_fd(const struct link *link); /* -1: none; readable: link_progress has something to do */
 int link_sent(const struct link *link);
-uint64_t link_since_ns(const struct link *link);
+uint32_t link_wires(const struct link *link); /* that are not lost */
 /* What has changed about its wires since the last call, one at a time, in words: 1 or 0. `lost`: for the worse. */
 int link_news(struct link *link, char *words, size_t room, int *lost);
 /* What it has carried, in words. */
