@@ -849,7 +849,11 @@ int optcc_begin(struct optcc_engine *e, struct optcc_program *program, void *buf
 
 static void finish_if_done(struct optcc_engine *e)
 {
-    if (!e->program || e->in_hand || optcc_program_due(e->program) != UINT64_MAX)
+    if (!e->program || optcc_program_due(e->program) != UINT64_MAX)
+        return;
+    if (e->lost_rank != UINT32_MAX)
+        drop_coming(e);
+    if (e->in_hand)
         return;
     if (e->lost_rank == UINT32_MAX) {
         if (!optcc_program_whole(e->program))
@@ -859,8 +863,6 @@ static void finish_if_done(struct optcc_engine *e)
                 return;
         e->finished = 1;
     }
-    if (e->lost_rank != UINT32_MAX)
-        drop_coming(e);
     e->program = NULL;
 }
 
