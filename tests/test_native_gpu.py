@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import random
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -10,7 +13,8 @@ from ctypes import byref, c_uint32, c_uint64, c_void_p
 from multiprocessing import get_context
 from pathlib import Path
 from shutil import copytree
-from typing import Any, NamedTuple
+from threading import Thread
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -147,8 +151,7 @@ class Machine:
                 theirs = self.buffers[peer]
                 assert lib.optcc_shm_reach(shm, peer, 0, theirs.ctypes.data, theirs.nbytes) == native.OK
 
-    @staticmethod
-    def _lent_memory(given: Array) -> Array:
+    def _lent_memory(self, given: Array) -> Array:
         room = aligned(given.nbytes, 128).view(given.dtype)
         room[:] = given
         return room
@@ -349,6 +352,108 @@ def test_who_is_gone_is_not_waited_for(lib: Any, machine: Any) -> None:
     assert lib.optcc_shm_gone(pair.one.shms[0], 1) == native.OK
     assert lib.optcc_shm_gone(pair.one.shms[0], 0) == lib.optcc_shm_gone(pair.one.shms[0], 2) == native.BAD
     assert pair.end_of(0) == native.LOST
+
+
+# --- the kernel itself, on the processor ---------------------------------------------------------------------------
+
+RUN_BLOCK = """
+extern "C" void run_block(unsigned block, unsigned blocks, unsigned threads, const u64* slots, u64 count, u64* done,
+                          u64 first) {
+  std::barrier<> everyone(threads), lanes(32);
+  all = &everyone, warp = &lanes;
+  blockIdx.x = block, gridDim.x = blocks, blockDim.x = threads;
+  std::vector<std::thread> team;
+  for (unsigned i = 0; i < threads; ++i)
+    team.emplace_back([=] { threadIdx.x = i; SERVE_IT(slots, count, done, first); });
+  for (std::thread& one : team) one.join();
+}
+"""
+
+
+def kernel_on_processor(folder: Path, dtype: str, op: Op, name: str) -> Any:
+    """One block of the resident kernel as a function: fold.cu, compiled by g++, but for its reads in PTX."""
+    text = (native.ROOT / "runtime" / "devices" / "kernels" / "fold.cu").read_text(encoding="utf-8")
+    begin, end = (
+        text.index("template <class T>\n__device__ __forceinline__ T fresh"),
+        text.index("template <class A, class B>"),
+    )
+    shim = (native.ROOT / "tests" / "kernel_on_processor.h").read_text(encoding="utf-8")
+    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
+    source.write_text(shim + text[:begin] + text[end:] + RUN_BLOCK.replace("SERVE_IT", f"serve_{op}"), encoding="utf-8")
+    command = ["g++", "-std=c++20", "-O1", "-w", "-fno-gnu-unique", f"-DTYPE_{dtype}", "-shared", "-fPIC", "-pthread"]
+    made = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return ctypes.CDLL(str(library)).run_block
+
+
+class KernelMachine(Machine):
+    """With the kernel in the twin's place. lent : buffers so far; of the first two, both begin within a word alike, of the
+    next two not
+    """
+
+    copies: ClassVar[dict[tuple[int, int], Any]] = {}
+    threads: ClassVar[list[Thread]] = []
+    lent = 0
+
+    def _lent_memory(self, given: Array) -> Array:
+        room = aligned(given.nbytes + 128, 128).view(given.dtype)
+        start = 1 if self.lent < 2 else self.lent % 2
+        KernelMachine.lent += 1
+        room[start : start + len(given)] = given
+        return room[start : start + len(given)]
+
+    def begin(self, rank: int) -> None:
+        first, kind, how = c_uint64(), native.TYPES.index(self.dtype), native.OPS.index(self.op)
+        assert self.lib.optcc_gpu_launch(self.gpus[rank], kind, how, byref(first)) == native.OK
+        offset, ring = c_uint64(), self.rings[rank].ctypes.data
+        count = self.lib.optcc_gpu_slots(self.blocks, byref(offset))
+        for block in range(self.blocks):
+            slots = c_void_p(ring + offset.value), c_uint64(count)
+            arguments = (block, self.blocks, 32, *slots, c_void_p(ring), c_uint64(first.value))
+            self.threads.append(Thread(target=self.copies[rank, block], args=arguments, daemon=True))
+            self.threads[-1].start()
+        self.wait_for_gpu(rank)
+        where = self.buffers[rank].ctypes.data
+        assert self.lib.optcc_begin(self.engines[rank], self.programs[rank], where, native.OPS.index(self.op)) == 0
+
+    def wait_for_gpu(self, rank: int) -> None:
+        until = time.monotonic() + 100
+        while self.lib.optcc_gpu_idle(self.gpus[rank]) != native.OK:
+            assert time.monotonic() < until
+            time.sleep(1e-4)
+
+    def step(self, rank: int) -> int:
+        self.lib.optcc_progress(self.engines[rank])
+        time.sleep(1e-4)
+        return int(self.lib.optcc_test(self.engines[rank], None))
+
+    def end(self, rank: int) -> None:
+        assert self.lib.optcc_gpu_end(self.gpus[rank]) == native.OK
+        self.wait_for_gpu(rank)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("dtype", "op"), [("int16", Op.SUM), ("int32", Op.MIN), ("uint64", Op.PROD)])
+def test_the_kernel_does_what_its_twin_does(lib: Any, tmp_path: Path, dtype: str, op: Op) -> None:
+    """Slots, rounds, parts, words and what fills none; not what a GPU's memory does."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++: install it")
+    blocks = 2
+    KernelMachine.lent = 0
+    KernelMachine.threads.clear()
+    KernelMachine.copies = {
+        (rank, block): kernel_on_processor(tmp_path, dtype, op, f"{rank}-{block}")
+        for rank in (0, 1)
+        for block in range(blocks)
+    }
+    for tuned in (Tuned(blocks=blocks), Tuned(segment=4096, blocks=blocks, part=1024)):
+        one = KernelMachine(lib, ground_of("2 x 1").schedules[0][1], dtype, op, 1, tuned, gpu=True)
+        for _ in range(2):
+            assert one.run() == []
+        for thread in KernelMachine.threads:
+            thread.join(100)
+            assert not thread.is_alive()
+        one.close()
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
