@@ -387,8 +387,9 @@ def kernel_on_processor(folder: Path, dtype: str, op: Op, name: str) -> Any:
 
 
 class KernelMachine(Machine):
-    """With the kernel in the twin's place. lent : buffers so far; of the first two, both begin within a word alike, of the
-    next two not
+    """With the kernel in the twin's place.
+
+    lent : buffers so far; the first two begin at the same place within a word, the next two do not
     """
 
     copies: ClassVar[dict[tuple[int, int], Any]] = {}
@@ -707,3 +708,33 @@ def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_without_a_mutant_nothing_is_found(tmp_path: Path) -> None:
     assert tried(build(tmp_path)) == 0
+
+
+# --- sanitizers ----------------------------------------------------------------------------------------------------
+
+WATCHED = "import sys; from pathlib import Path; from tests.test_native_gpu import find; find(Path(sys.argv[1]))"
+
+
+def watched(library: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WATCHED, str(library)]
+    return subprocess.run(
+        command, cwd=native.ROOT, env=native.sanitized(), capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+@pytest.mark.long
+def test_nothing_is_touched_but_what_is_given(tmp_path: Path) -> None:
+    done = watched(build(tmp_path, flags=native.SANITIZERS))
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.long
+def test_the_sanitizers_see_a_queue_that_is_too_short(tmp_path: Path) -> None:
+    source = copytree(native.NATIVE, tmp_path / "native")
+    path = source / "program.c"
+    text = path.read_text(encoding="utf-8")
+    assert text.count("p->work = room(segments,") == 1
+    path.write_text(text.replace("p->work = room(segments,", "p->work = room(segments / 2,"), encoding="utf-8")
+    done = watched(build(tmp_path, source, native.SANITIZERS))
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr
