@@ -522,7 +522,7 @@ def test_processes_with_a_twin_each(dtype: str) -> None:
     cluster = Cluster.uniform(servers=3, nics=2, rate=native.RATE_OF_A_NIC).degrade("server1/nic0")
     schedule = optcc.plan(cluster, 1 << 20, segments=2).schedule()
     case = bench.Case("", schedule, 1.0, bench.Tuning(1 << 15, 1 << 17, 4, 4096), dtype, calls=2)
-    bench.measure([case, case], twin=True)
+    bench.measure([case, case], gpus=0)
     assert case.exact
     assert "exact" in case.told()
 
@@ -532,7 +532,7 @@ def test_wrong_bits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = optcc.plan(cluster, 1 << 16, segments=1).schedule()
     monkeypatch.setattr(native, "expected", lambda schedule, given, op: [one + 1 for one in given])
     case = bench.Case("", schedule, 1.0, bench.Tuning())
-    bench.measure([case], twin=True)
+    bench.measure([case], gpus=0)
     assert not case.exact
 
 
