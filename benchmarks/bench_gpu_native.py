@@ -1,5 +1,5 @@
-"""AllReduce between processes on GPUs of one machine by the native engine and its resident kernel: right bits, and time over the
-bound of servers with 400 Gb/s.
+"""AllReduce between processes on GPUs of one machine by the native engine and its resident kernel: right bits, and time
+over the bound of servers with 400 Gb/s.
 
 No NIC is played: the wires are as fast as they can be, so a ratio below 1 is possible. Ranks share a GPU by MPS where
 there is one. `--twin` goes without a GPU: a thread does what the kernel does, and times mean nothing.

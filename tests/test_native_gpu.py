@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import faulthandler
 import random
 import shutil
 import subprocess
@@ -656,6 +657,7 @@ MUTANTS = {
 def find(library: Path) -> None:
     """Exit status 1, or a crash, when something is found."""
     lib = load(library)
+    faulthandler.disable()
     for seed in range(150):
         if play(lib, seed, late=True).fault or play(lib, seed, doomed=True, late=True).doomed_fault:
             sys.exit(1)
