@@ -205,9 +205,9 @@ static int take(struct optcc_shm *s, struct one *w, const unsigned char *said, s
 {
     struct place place;
     memcpy(&place, said, sizeof place);
-    const uint64_t length = event->length - sizeof(struct optcc_frame);
     if (event->length < sizeof(struct optcc_frame) || place.region >= OPTCC_MAX_REGIONS)
         return -1;
+    const uint64_t length = event->length - sizeof(struct optcc_frame);
     const struct region *const r = &s->theirs[(uint64_t)w->peer * OPTCC_MAX_REGIONS + place.region];
     if (!r->at || place.offset > r->bytes || length > r->bytes - place.offset)
         return -1;

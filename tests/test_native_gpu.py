@@ -600,6 +600,16 @@ def gpu_bytes(array: DeviceArray) -> DeviceArray:
     return array.view(np.dtype(np.uint8))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("arguments", [("--types",), ("--mib", "16", "--calls", "3")], ids=["types", "large"])
+def test_on_a_gpu(arguments: tuple[str, ...]) -> None:
+    """The script, in processes that have not opened a GPU: all bits are right, behind late work of a stream."""
+    command = [sys.executable, "-m", "benchmarks.bench_gpu_native", "--ranks", "2", *arguments]
+    done = subprocess.run(command, cwd=native.ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "exact" in done.stdout
+
+
 # --- mutants -------------------------------------------------------------------------------------------------------
 
 
