@@ -1,7 +1,7 @@
-"""AllReduce between processes on one GPU by the native engine and its resident kernel: right bits, and time over the
-bound of servers with 400 Gb/s.
+"""AllReduce between processes on GPUs of one machine by the native engine and its resident kernel: right bits, and time
+over the bound of servers with 400 Gb/s.
 
-No NIC is played: the wires are as fast as they can be, so a ratio below 1 is possible. Ranks share the GPU by MPS where
+No NIC is played: the wires are as fast as they can be, so a ratio below 1 is possible. Ranks share a GPU by MPS where
 there is one. `--twin` goes without a GPU: a thread does what the kernel does, and times mean nothing.
 """
 
@@ -164,15 +164,15 @@ def ring_bytes(tuning: Tuning) -> int:
     return 4 * (-(-tuning.segment // 64) * 64 + 16384)
 
 
-def gpu_of(twin: bool) -> Any:
-    """The GPU of a rank."""
-    if twin:
+def gpu_of(index: int | None) -> Any:
+    """That GPU, or a twin."""
+    if index is None:
         from tests.cuda_twin import SharedTwin
 
         return SharedTwin()
     from optcc.runtime.devices.cuda import Gpu
 
-    return Gpu(0)
+    return Gpu(index)
 
 
 @dataclass
@@ -200,8 +200,12 @@ class Case:
         )
 
 
-def measure(cases: Sequence[Case], twin: bool) -> None:
-    """Run them one after another, all by the same processes, each call behind late work of a stream of its own."""
+def measure(cases: Sequence[Case], gpus: int) -> None:
+    """Run them one after another, all by the same processes, each call behind late work of a stream of its own.
+
+    gpus : that ranks share, one after another; 0: twins
+    """
+    twin = not gpus
     context, ranks = get_context("fork"), cases[0].schedule.ranks
     lib = native.load(native_library())
     memories = [mmap.mmap(-1, lib.optcc_shm_bytes(ranks, 1, ring_bytes(case.tuning))) for case in cases]
@@ -216,7 +220,7 @@ def measure(cases: Sequence[Case], twin: bool) -> None:
     right = [context.Value("i", 0) for _ in cases]
 
     def of_rank(rank: int, exchange: Any) -> None:
-        gpu = gpu_of(twin)
+        gpu = gpu_of(None if twin else rank % gpus)
         for at, case in enumerate(cases):
             given, wanted = (of[rank] for of in kept[id(case.schedule), case.dtype, case.op])
             with RankOf(gpu, rank, ranks, places[at], exchange, case.tuning, ring_bytes(case.tuning)) as mine:
@@ -264,6 +268,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.add_argument("--blocks", type=int, nargs="+", default=[BLOCKS])
     asked.add_argument("--parts", type=int, nargs="+", default=[PART_BYTES >> 10], help="KiB")
     asked.add_argument("--types", action="store_true", help="all types and operations, short, in place of that")
+    asked.add_argument("--gpus", type=int, default=1, help="that ranks use in turn")
     asked.add_argument("--twin", action="store_true")
     asked.add_argument("--no-mps", action="store_true")
     options = asked.parse_args(arguments)
@@ -282,12 +287,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for segment, blocks, part in product(options.segments, options.blocks, options.parts):
                 tuning = Tuning(segment << 10, 8 * segment << 10, blocks, part << 10)
                 cases.append(Case(name, schedule, bound_s, tuning, calls=options.calls))
-    sharing = sharing_of(options.ranks, 1, os.environ)
+    sharing = sharing_of(options.ranks, options.gpus, os.environ)
     serve = sharing.mps and not (options.twin or options.no_mps)
     with mps_service(os.environ) if serve else nullcontext(os.environ) as environ:
         os.environ.update(environ)
         print("twin" if options.twin else sharing.why, flush=True)
-        measure(cases, options.twin)
+        measure(cases, 0 if options.twin else options.gpus)
     for case in cases:
         print(case.told())
     return not all(case.exact for case in cases)

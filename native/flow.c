@@ -1000,7 +1000,11 @@ int optcc_begin_messages(struct optcc_engine *e, struct optcc_messages *messages
 
 static void finish_if_done(struct optcc_engine *e)
 {
-    if (!e->program || e->in_hand || due_ns(e) != UINT64_MAX)
+    if (!e->program || due_ns(e) != UINT64_MAX)
+        return;
+    if (over(e))
+        drop_coming(e);
+    if (e->in_hand)
         return;
     if (!over(e)) {
         if (!e->source->whole(e->program))
@@ -1010,8 +1014,6 @@ static void finish_if_done(struct optcc_engine *e)
                 return;
         e->finished = 1;
     }
-    if (over(e))
-        drop_coming(e);
     e->program = NULL;
 }
 

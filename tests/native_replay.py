@@ -734,15 +734,17 @@ def scribble(lib: Any, count: int, seed: int) -> None:
     ground, draw = next(one for one in grounds() if one.name == "2 x 1"), np.random.default_rng(seed)
     schedule = ground.schedules[0][1]
     made = program(lib, schedule, 0, 1024, ground.lanes(schedule))
-    (buffer, _) = inputs(schedule, "int32", Op.SUM, seed)
+    (buffer, theirs), region = inputs(schedule, "int32", Op.SUM, seed), c_uint32()
     shared = shm_config(2, 0, 1, 1 << 16)
     size = lib.optcc_shm_bytes(byref(shared))
-    likely = np.array((0, 64, 128, 192, 1 << 16, 2**63, 2**64 - 1), np.uint64)
+    likely = np.array((0, 1, 64, 128, 192, 1 << 16, 2**63, 2**64 - 1), np.uint64)
     for round_ in range(count):
         memory = mmap.mmap(-1, size)
         bytes_ = np.frombuffer(memory, np.uint8)
         shm, engine = c_void_p(), c_void_p()
         assert lib.optcc_shm_open(byref(shared), bytes_.ctypes.data, byref(shm)) == OK
+        assert lib.optcc_shm_lend(shm, buffer.ctypes.data, buffer.nbytes, 0, byref(region)) == OK
+        assert lib.optcc_shm_reach(shm, 1, 0, theirs.ctypes.data, theirs.nbytes) == OK
         config = Config(segment_bytes=1024, window_bytes=4096, job=1, suspect_ns=1000, grace_ns=500, knock_ns=10)
         config.return_ns = SECOND_NS
         assert lib.optcc_shm_engine(shm, byref(config), byref(engine)) == OK

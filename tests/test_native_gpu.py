@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import faulthandler
 import random
+import shutil
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -10,7 +14,8 @@ from ctypes import byref, c_uint32, c_uint64, c_void_p
 from multiprocessing import get_context
 from pathlib import Path
 from shutil import copytree
-from typing import Any, NamedTuple
+from threading import Thread
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 import pytest
@@ -72,6 +77,21 @@ def test_what_is_still_being_taken_in_is_a_duplicate_and_is_not_acknowledged(lib
     assert duplicates
 
 
+def test_jobs_cost_their_time_and_no_more(lib: Any) -> None:
+    """In virtual time: short jobs change little, and who waits for one is called when it may be done."""
+    ground = ground_of("4 x 2, one at a third")
+    _, schedule = ground.schedules[0]
+    took = []
+    for job_ns in (0, 1):
+        with World(lib, ground, {"seed": 1, "latency_ns": 500}) as world:
+            world.job_ns = job_ns
+            world.task(schedule, "float32", Op.SUM, *RIGHT.of(schedule, "float32", Op.SUM))
+            outcome = world.run(world.return_ns)
+            assert not outcome.fault
+            took.append(outcome.now_ns)
+    assert took[1] < 1.2 * took[0]
+
+
 # --- ranks of one process over the memory of a machine -------------------------------------------------------------
 
 
@@ -81,6 +101,8 @@ class Tuned(NamedTuple):
     segment: int = 1024
     blocks: int = 4
     part: int = 256
+    window: int = 4096
+    silent_ns: int = 60 * SECOND_NS
 
 
 class Machine:
@@ -107,12 +129,12 @@ class Machine:
             assert lib.optcc_shm_open(self.shared.ctypes.data, rank, ranks, 1, ring, byref(shm)) == native.OK
             config = native.Config(
                 segment_bytes=tuned.segment,
-                window_bytes=4 * tuned.segment,
+                window_bytes=tuned.window,
                 job=seed + 1,
-                suspect_ns=60 * SECOND_NS,
-                grace_ns=30 * SECOND_NS,
-                knock_ns=SECOND_NS,
-                return_ns=120 * SECOND_NS,
+                suspect_ns=tuned.silent_ns // 10,
+                grace_ns=tuned.silent_ns // 10,
+                knock_ns=tuned.silent_ns // 10,
+                return_ns=tuned.silent_ns,
             )
             assert lib.optcc_shm_engine(shm, byref(config), byref(engine)) == native.OK
             made = native.program(lib, schedule, rank, dtype, tuned.segment, any_lane)
@@ -130,8 +152,7 @@ class Machine:
                 theirs = self.buffers[peer]
                 assert lib.optcc_shm_reach(shm, peer, 0, theirs.ctypes.data, theirs.nbytes) == native.OK
 
-    @staticmethod
-    def _lent_memory(given: Array) -> Array:
+    def _lent_memory(self, given: Array) -> Array:
         room = aligned(given.nbytes, 128).view(given.dtype)
         room[:] = given
         return room
@@ -231,8 +252,10 @@ def machine(lib: Any) -> Iterator[Any]:
         one.close()
 
 
-LARGE = native.ground("large", Cluster.uniform(servers=2, nics=1, rate=native.RATE_OF_A_NIC), 1 << 17, 2).schedules
+LARGE = native.ground("large", Cluster.uniform(servers=2, nics=1, rate=native.RATE_OF_A_NIC), 1 << 19, 2).schedules
 """Rows that are longer than what is copied."""
+MANY = Tuned(segment=16384, blocks=2, part=128, window=1 << 20)
+"""More parts at once than there are slots."""
 CALLS = (*native.CALLS, ("uint8", Op.MIN), ("int64", Op.PROD), ("uint16", Op.SUM))
 
 
@@ -258,8 +281,8 @@ def test_only_what_is_short_and_the_hosts_goes_through_a_ring(machine: Any, monk
 
 def test_more_jobs_than_slots_wait_their_turn(machine: Any) -> None:
     """Thousands of parts of a few bytes, on a ring of a thousand slots that goes around many times."""
-    one = machine("4 x 2, one at a third", "float32", Op.SUM, 3, Tuned(segment=16384, blocks=2, part=128))
-    for _ in range(8):
+    one = machine("large", "float32", Op.SUM, 3, MANY)
+    for _ in range(4):
         assert one.run() == []
 
 
@@ -284,26 +307,13 @@ def test_a_gpu_that_fails_ends_the_collective_everywhere(lib: Any, machine: Any)
 
 
 class Pair:
-    """Two ranks over one wire, who may be silent for a short time only; rank 1 has a payload of rank 0 in hand."""
+    """Two ranks, of which rank 1 has been given jobs that read rank 0's memory, and none is done."""
 
-    def __init__(self, lib: Any, machine: Any) -> None:
-        self.lib, self.one = lib, machine("2 x 1", "float32", Op.SUM, 0)
-        for rank, shm in enumerate(self.one.shms):
-            lib.optcc_close(self.one.engines[rank])
-            config = native.Config(
-                segment_bytes=1024,
-                window_bytes=4096,
-                job=1,
-                suspect_ns=10**6,
-                grace_ns=10**6,
-                knock_ns=10**6,
-                return_ns=10**7,
-            )
-            self.one.engines[rank] = c_void_p()
-            assert lib.optcc_shm_engine(shm, byref(config), byref(self.one.engines[rank])) == native.OK
+    def __init__(self, lib: Any, make: Any, silent_ns: int = 60 * SECOND_NS) -> None:
+        self.one = make("2 x 1", "float32", Op.SUM, 0, Tuned(silent_ns=silent_ns))
         for rank in (0, 1):
             self.one.begin(rank)
-        for _ in range(1000):  # until it has been given jobs
+        for _ in range(1000):
             for engine in self.one.engines:
                 lib.optcc_progress(engine)
             if lib.optcc_gpu_idle(self.one.gpus[1]) == native.AGAIN:
@@ -318,9 +328,20 @@ class Pair:
         return result
 
 
+def test_nothing_is_given_back_that_is_read_still(lib: Any, machine: Any) -> None:
+    """Rank 0's GPU fails, and all is lost. But rank 1 reads its memory, and folds into its own."""
+    pair = Pair(lib, machine)
+    lib.optcc_gpu_fail(pair.one.gpus[0])
+    for _ in range(100):
+        for engine in pair.one.engines:
+            lib.optcc_progress(engine)
+            assert lib.optcc_test(engine, None) == native.AGAIN
+    assert pair.end_of(1) == pair.end_of(0) == native.LOST
+
+
 def test_who_has_stopped_while_it_reads_is_waited_for_and_not_for_ever(lib: Any, machine: Any) -> None:
     """Rank 0 gives up; rank 1 goes on later, has read what may have changed, and says so."""
-    pair = Pair(lib, machine)
+    pair = Pair(lib, machine, silent_ns=10**7)
     assert pair.end_of(0) == native.LOST
     pair.one.buffers[0][:] = 1e9
     assert pair.end_of(1) == native.LOST
@@ -328,9 +349,113 @@ def test_who_has_stopped_while_it_reads_is_waited_for_and_not_for_ever(lib: Any,
 
 def test_who_is_gone_is_not_waited_for(lib: Any, machine: Any) -> None:
     pair = Pair(lib, machine)
+    lib.optcc_gpu_fail(pair.one.gpus[0])
     assert lib.optcc_shm_gone(pair.one.shms[0], 1) == native.OK
     assert lib.optcc_shm_gone(pair.one.shms[0], 0) == lib.optcc_shm_gone(pair.one.shms[0], 2) == native.BAD
     assert pair.end_of(0) == native.LOST
+
+
+# --- the kernel itself, on the processor ---------------------------------------------------------------------------
+
+RUN_BLOCK = """
+extern "C" void run_block(unsigned block, unsigned blocks, unsigned threads, const u64* slots, u64 count, u64* done,
+                          u64 first) {
+  std::barrier<> everyone(threads), lanes(32);
+  all = &everyone, warp = &lanes;
+  blockIdx.x = block, gridDim.x = blocks, blockDim.x = threads;
+  std::vector<std::thread> team;
+  for (unsigned i = 0; i < threads; ++i)
+    team.emplace_back([=] { threadIdx.x = i; SERVE_IT(slots, count, done, first); });
+  for (std::thread& one : team) one.join();
+}
+"""
+
+
+def kernel_on_processor(folder: Path, dtype: str, op: Op, name: str) -> Any:
+    """One block of the resident kernel as a function: fold.cu, compiled by g++, but for its reads in PTX."""
+    text = (native.ROOT / "runtime" / "devices" / "kernels" / "fold.cu").read_text(encoding="utf-8")
+    begin, end = (
+        text.index("template <class T>\n__device__ __forceinline__ T fresh"),
+        text.index("template <class A, class B>"),
+    )
+    shim = (native.ROOT / "tests" / "kernel_on_processor.h").read_text(encoding="utf-8")
+    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
+    source.write_text(shim + text[:begin] + text[end:] + RUN_BLOCK.replace("SERVE_IT", f"serve_{op}"), encoding="utf-8")
+    command = ["g++", "-std=c++20", "-O1", "-w", "-fno-gnu-unique", f"-DTYPE_{dtype}", "-shared", "-fPIC", "-pthread"]
+    made = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    return ctypes.CDLL(str(library)).run_block
+
+
+class KernelMachine(Machine):
+    """With the kernel in the twin's place.
+
+    lent : buffers so far; the first two begin at the same place within a word, the next two do not
+    """
+
+    copies: ClassVar[dict[tuple[int, int], Any]] = {}
+    threads: ClassVar[list[Thread]] = []
+    lent = 0
+
+    def _lent_memory(self, given: Array) -> Array:
+        room = aligned(given.nbytes + 128, 128).view(given.dtype)
+        start = 1 if self.lent < 2 else self.lent % 2
+        KernelMachine.lent += 1
+        room[start : start + len(given)] = given
+        return room[start : start + len(given)]
+
+    def begin(self, rank: int) -> None:
+        first, kind, how = c_uint64(), native.TYPES.index(self.dtype), native.OPS.index(self.op)
+        assert self.lib.optcc_gpu_launch(self.gpus[rank], kind, how, byref(first)) == native.OK
+        offset, ring = c_uint64(), self.rings[rank].ctypes.data
+        count = self.lib.optcc_gpu_slots(self.blocks, byref(offset))
+        for block in range(self.blocks):
+            slots = c_void_p(ring + offset.value), c_uint64(count)
+            arguments = (block, self.blocks, 32, *slots, c_void_p(ring), c_uint64(first.value))
+            self.threads.append(Thread(target=self.copies[rank, block], args=arguments, daemon=True))
+            self.threads[-1].start()
+        self.wait_for_gpu(rank)
+        where = self.buffers[rank].ctypes.data
+        assert self.lib.optcc_begin(self.engines[rank], self.programs[rank], where, native.OPS.index(self.op)) == 0
+
+    def wait_for_gpu(self, rank: int) -> None:
+        until = time.monotonic() + 100
+        while self.lib.optcc_gpu_idle(self.gpus[rank]) != native.OK:
+            assert time.monotonic() < until
+            time.sleep(1e-4)
+
+    def step(self, rank: int) -> int:
+        self.lib.optcc_progress(self.engines[rank])
+        time.sleep(1e-4)
+        return int(self.lib.optcc_test(self.engines[rank], None))
+
+    def end(self, rank: int) -> None:
+        assert self.lib.optcc_gpu_end(self.gpus[rank]) == native.OK
+        self.wait_for_gpu(rank)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize(("dtype", "op"), [("int16", Op.SUM), ("int32", Op.MIN), ("uint64", Op.PROD)])
+def test_the_kernel_does_what_its_twin_does(lib: Any, tmp_path: Path, dtype: str, op: Op) -> None:
+    """Slots, rounds, parts, words and what fills none; not what a GPU's memory does."""
+    if shutil.which("g++") is None:
+        pytest.skip("no g++: install it")
+    blocks = 2
+    KernelMachine.lent = 0
+    KernelMachine.threads.clear()
+    KernelMachine.copies = {
+        (rank, block): kernel_on_processor(tmp_path, dtype, op, f"{rank}-{block}")
+        for rank in (0, 1)
+        for block in range(blocks)
+    }
+    for tuned in (Tuned(blocks=blocks), Tuned(segment=4096, blocks=blocks, part=1024)):
+        one = KernelMachine(lib, ground_of("2 x 1").schedules[0][1], dtype, op, 1, tuned, gpu=True)
+        for _ in range(2):
+            assert one.run() == []
+        for thread in KernelMachine.threads:
+            thread.join(100)
+            assert not thread.is_alive()
+        one.close()
 
 
 # --- what is refused -----------------------------------------------------------------------------------------------
@@ -368,12 +493,13 @@ def test_regions_are_bounded_and_checked(lib: Any, machine: Any) -> None:
         assert lib.optcc_shm_reach(shm, peer, number, at, nbytes) == native.BAD
 
 
-def test_a_peer_that_names_memory_that_it_has_not_lent_is_not_read(lib: Any, machine: Any) -> None:
+@pytest.mark.parametrize("reached", [False, True], ids=["nothing", "almost all of a segment"])
+def test_memory_that_is_not_reached_is_not_read(lib: Any, machine: Any, reached: bool) -> None:
     """Rank 1 does not reach what rank 0 lends: it takes the wire for lost, and nothing is folded."""
     one = machine("large", "int32", Op.SUM, 0, Tuned(segment=8192), gpu=False)
-    for nbytes in (0, 8192 - 8):
-        at = one.buffers[0].ctypes.data if nbytes else None
-        assert lib.optcc_shm_reach(one.shms[1], 0, 0, at, nbytes) == native.OK
+    first = int(one.schedule.offset[np.flatnonzero(one.schedule.dst == 1)[0]])
+    at, nbytes = (one.buffers[0].ctypes.data, first + 8192 - 8) if reached else (None, 0)
+    assert lib.optcc_shm_reach(one.shms[1], 0, 0, at, nbytes) == native.OK
     for rank in (0, 1):
         one.begin(rank)
     before = one.buffers[1].copy()
@@ -397,7 +523,7 @@ def test_processes_with_a_twin_each(dtype: str) -> None:
     cluster = Cluster.uniform(servers=3, nics=2, rate=native.RATE_OF_A_NIC).degrade("server1/nic0")
     schedule = optcc.plan(cluster, 1 << 20, segments=2).schedule()
     case = bench.Case("", schedule, 1.0, bench.Tuning(1 << 15, 1 << 17, 4, 4096), dtype, calls=2)
-    bench.measure([case, case], twin=True)
+    bench.measure([case, case], gpus=0)
     assert case.exact
     assert "exact" in case.told()
 
@@ -407,7 +533,7 @@ def test_wrong_bits_are_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     schedule = optcc.plan(cluster, 1 << 16, segments=1).schedule()
     monkeypatch.setattr(native, "expected", lambda schedule, given, op: [one + 1 for one in given])
     case = bench.Case("", schedule, 1.0, bench.Tuning())
-    bench.measure([case], twin=True)
+    bench.measure([case], gpus=0)
     assert not case.exact
 
 
@@ -474,6 +600,16 @@ def gpu_bytes(array: DeviceArray) -> DeviceArray:
     return array.view(np.dtype(np.uint8))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("arguments", [("--types",), ("--mib", "16", "--calls", "3")], ids=["types", "large"])
+def test_on_a_gpu(arguments: tuple[str, ...]) -> None:
+    """The script, in processes that have not opened a GPU: all bits are right, behind late work of a stream."""
+    command = [sys.executable, "-m", "benchmarks.bench_gpu_native", "--ranks", "2", *arguments]
+    done = subprocess.run(command, cwd=native.ROOT, capture_output=True, text=True, timeout=600, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr[-3000:]
+    assert "exact" in done.stdout
+
+
 # --- mutants -------------------------------------------------------------------------------------------------------
 
 
@@ -490,7 +626,9 @@ MUTANTS = {
     "a segment is acknowledged twice": Mutant(
         "flow.c", "(p->landed[place / 64] | p->taking[place / 64])", "(p->landed[place / 64])"
     ),
-    "the buffer is given back while jobs run": Mutant("flow.c", "|| optcc_program_due(e->program) != UINT64_MAX)", ")"),
+    "the buffer is given back while jobs run": Mutant(
+        "flow.c", "!e->program || optcc_program_due(e->program) != UINT64_MAX", "!e->program"
+    ),
     "nobody asks for jobs again": Mutant("flow.c", "return due_ns < UINT64_MAX && e->now_ns", "return 0 && e->now_ns"),
     "a job that has begun is done": Mutant("program.c", "if (ended != OPTCC_OK)", "if (0)"),
     "a kept row counts when its folds begin": Mutant(
@@ -529,28 +667,27 @@ MUTANTS = {
 def find(library: Path) -> None:
     """Exit status 1, or a crash, when something is found."""
     lib = load(library)
+    faulthandler.disable()
     for seed in range(150):
         if play(lib, seed, late=True).fault or play(lib, seed, doomed=True, late=True).doomed_fault:
             sys.exit(1)
     for seed in range(24):
-        _, schedule = ground_of("4 x 2, one at a third").schedules[seed % 3]
-        tuned = Tuned(segment=16384, blocks=2, part=128) if seed % 2 else Tuned()
-        one = Machine(lib, schedule, *CALLS[seed % len(CALLS)], seed, tuned, gpu=True)
+        schedules = LARGE if seed % 2 else ground_of("4 x 2, one at a third").schedules
+        one = Machine(lib, schedules[0][1], *CALLS[seed % len(CALLS)], seed, MANY if seed % 2 else Tuned(), gpu=True)
         if one.run(50_000) or one.run(50_000):
             sys.exit(1)
+
+    def make(name: str, dtype: str, op: Op, seed: int, tuned: Tuned | None = None, *, gpu: bool = True) -> Machine:
+        schedules = LARGE if name == "large" else ground_of(name).schedules
+        return Machine(lib, schedules[0][1], dtype, op, seed, tuned or Tuned(), gpu=gpu)
+
     try:
-        test_a_peer_that_names_memory_that_it_has_not_lent_is_not_read(lib, lambda *a, **k: made(lib, *a, **k))
+        test_memory_that_is_not_reached_is_not_read(lib, make, True)
+        test_nothing_is_given_back_that_is_read_still(lib, make)
+        test_jobs_cost_their_time_and_no_more(lib)
     except AssertionError:
         sys.exit(1)
     sys.exit(0)
-
-
-def made(
-    lib: Any, name: str, dtype: str, op: Op, seed: int, tuned: Tuned | None = None, *, gpu: bool = True
-) -> Machine:
-    return Machine(
-        lib, (LARGE if name == "large" else ground_of(name).schedules)[0][1], dtype, op, seed, tuned or Tuned(), gpu=gpu
-    )
 
 
 QUICK = ("a payload is released before its job is done", "a job that has begun is done", "a payload is never returned")
@@ -583,3 +720,33 @@ def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
 @pytest.mark.long
 def test_without_a_mutant_nothing_is_found(tmp_path: Path) -> None:
     assert tried(build(tmp_path)) == 0
+
+
+# --- sanitizers ----------------------------------------------------------------------------------------------------
+
+WATCHED = "import sys; from pathlib import Path; from tests.test_native_gpu import find; find(Path(sys.argv[1]))"
+
+
+def watched(library: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", WATCHED, str(library)]
+    return subprocess.run(
+        command, cwd=native.ROOT, env=native.sanitized(), capture_output=True, text=True, timeout=600, check=False
+    )
+
+
+@pytest.mark.long
+def test_nothing_is_touched_but_what_is_given(tmp_path: Path) -> None:
+    done = watched(build(tmp_path, flags=native.SANITIZERS))
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.long
+def test_the_sanitizers_see_a_queue_that_is_too_short(tmp_path: Path) -> None:
+    source = copytree(native.NATIVE, tmp_path / "native")
+    path = source / "program.c"
+    text = path.read_text(encoding="utf-8")
+    assert text.count("p->work = room(segments,") == 1
+    path.write_text(text.replace("p->work = room(segments,", "p->work = room(segments / 2,"), encoding="utf-8")
+    done = watched(build(tmp_path, source, native.SANITIZERS))
+    assert done.returncode != 0
+    assert "heap-buffer-overflow" in done.stderr
