@@ -26,9 +26,10 @@ import numpy as np
 
 import optcc
 from optcc.machine.native import library
-from optcc.runtime.devices.host import Op
+from optcc.runtime.devices.host import Op, name_of
 from optcc.runtime.devices.mps import mps_service, sharing_of
 from optcc.runtime.devices.resident import BLOCKS, PART_BYTES, LentMemory, ResidentFolder
+from optcc.runtime.native.library import NEVER, Until
 from optcc.schedule import Schedule
 from tests import native_replay as native
 
@@ -82,7 +83,7 @@ class RankOf:
     def __init__(self, gpu: Any, rank: int, ranks: int, where: int, exchange: Any, tuning: Tuning, ring: int) -> None:
         self.lib, self.gpu, self.rank = native.load(native_library()), gpu, rank
         self.shm, self.engine, self.programs = c_void_p(), c_void_p(), []
-        self._check(self.lib.optcc_shm_open(where, rank, ranks, 1, ring, byref(self.shm)))
+        self._check(self.lib.optcc_shm_open(byref(native.shm_config(ranks, rank, 1, ring)), where, byref(self.shm)))
         config = native.Config(
             segment_bytes=tuning.segment,
             window_bytes=tuning.window,
@@ -91,6 +92,7 @@ class RankOf:
             grace_ns=SECOND_NS // 2,
             knock_ns=SECOND_NS // 10,
             return_ns=60 * SECOND_NS,
+            spin_ns=SECOND_NS,
         )
         self._check(self.lib.optcc_shm_engine(self.shm, byref(config), byref(self.engine)))
         self.folder = ResidentFolder(self.lib, gpu, blocks=tuning.blocks, part_bytes=tuning.part)
@@ -102,10 +104,10 @@ class RankOf:
         if result != native.OK:
             raise RuntimeError(native.RESULTS[result])
 
-    def program(self, schedule: Schedule, dtype: str) -> Any:
+    def program(self, schedule: Schedule) -> Any:
         """A rank's part, folded on the GPU."""
         any_lane = np.zeros(len(schedule.routes), np.uint64)
-        made = native.program(self.lib, schedule, self.rank, dtype, self.segment, any_lane)
+        made = native.program(self.lib, schedule, self.rank, self.segment, any_lane)
         self.folder.use(made)
         self.programs.append(made)
         return made
@@ -119,8 +121,9 @@ class RankOf:
                 self.lib.optcc_progress(self.engine)
                 if time.monotonic() > until:
                     raise RuntimeError("the kernel does not start")
-            self._check(self.lib.optcc_begin(self.engine, program, buffer.address, native.OPS.index(op)))
-            self._check(self.lib.optcc_wait(self.engine, int(PATIENCE_S * SECOND_NS)))
+            call = native.call_at(buffer.address, name_of(buffer.dtype), op)
+            self._check(self.lib.optcc_begin(self.engine, program, call))
+            self._check(self.lib.optcc_wait(self.engine, byref(Until(int(PATIENCE_S * SECOND_NS), NEVER, -1))))
         finally:
             self.folder.end()
 
@@ -208,7 +211,8 @@ def measure(cases: Sequence[Case], gpus: int) -> None:
     twin = not gpus
     context, ranks = get_context("fork"), cases[0].schedule.ranks
     lib = native.load(native_library())
-    memories = [mmap.mmap(-1, lib.optcc_shm_bytes(ranks, 1, ring_bytes(case.tuning))) for case in cases]
+    shared = [native.shm_config(ranks, 0, 1, ring_bytes(case.tuning)) for case in cases]
+    memories = [mmap.mmap(-1, lib.optcc_shm_bytes(byref(each))) for each in shared]
     places = [ctypes.addressof(ctypes.c_char.from_buffer(memory)) for memory in memories]
     kept: dict[tuple[int, str, Op], Any] = {}
     for case in cases:
@@ -227,7 +231,7 @@ def measure(cases: Sequence[Case], gpus: int) -> None:
                 source, buffer, result = (gpu.empty(len(given), given.dtype) for _ in range(3))
                 stream = None if twin else gpu.new_stream()
                 mine.folder.warm(buffer.dtype, case.op)
-                program = mine.program(case.schedule, case.dtype)
+                program = mine.program(case.schedule)
                 mine.lent.lend(buffer)
                 gpu.put(given, source)
                 for call in range(case.calls):

@@ -110,6 +110,7 @@ def load(library: Path) -> Any:
         ("optcc_world_wire", c_int, pointer, u32, u32, u32, u32),
         ("optcc_world_engine", c_int, pointer, POINTER(Config), POINTER(pointer)),
         ("optcc_world_task", c_int, pointer, u32, pointer, pointer, pointer, u64, c_int, c_int),
+        ("optcc_world_folder", c_int, pointer, u32, pointer, u64),
         ("optcc_world_fault", c_int, pointer, u64, c_int, u32, u32, u64),
         ("optcc_world_run", c_int, pointer, u64),
         ("optcc_world_now", u64, pointer),
@@ -336,7 +337,12 @@ def program(lib: Any, schedule: Schedule, rank: int, segment: int, lanes: Array)
 
 def call(buffer: Array, dtype: str, op: Op) -> Any:
     """In place on an array."""
-    return byref(Call(buffer.ctypes.data, None, TYPES.index(dtype), OPS.index(op), 1))
+    return call_at(buffer.ctypes.data, dtype, op)
+
+
+def call_at(address: int, dtype: str, op: Op) -> Any:
+    """In place at an address."""
+    return byref(Call(address, None, TYPES.index(dtype), OPS.index(op), 1))
 
 
 class World:

@@ -26,6 +26,7 @@ from optcc.errors import InputError
 from optcc.runtime.devices import resident
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array, Op, dtype_of
+from optcc.runtime.native.library import WireState
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
@@ -120,13 +121,14 @@ class Machine:
         self.given = native.inputs(schedule, dtype, op, seed)
         self.buffers = [self._lent_memory(one) for one in self.given]
         ranks, ring = schedule.ranks, -(-(5 * tuned.segment + (64 << 10)) // 64) * 64
-        self.shared = aligned(lib.optcc_shm_bytes(ranks, 1, ring), 64)
+        self.shared = aligned(lib.optcc_shm_bytes(byref(native.shm_config(ranks, 0, 1, ring))), 64)
         self.shms, self.engines, self.programs = [], [], []
         self.rings, self.gpus, self.twins, self.earlies = [], [], [c_void_p() for _ in range(ranks)], []
         any_lane = np.zeros(len(schedule.routes), np.uint64)
         for rank in range(ranks):
             shm, engine = c_void_p(), c_void_p()
-            assert lib.optcc_shm_open(self.shared.ctypes.data, rank, ranks, 1, ring, byref(shm)) == native.OK
+            shared = native.shm_config(ranks, rank, 1, ring)
+            assert lib.optcc_shm_open(byref(shared), self.shared.ctypes.data, byref(shm)) == native.OK
             config = native.Config(
                 segment_bytes=tuned.segment,
                 window_bytes=tuned.window,
@@ -137,7 +139,7 @@ class Machine:
                 return_ns=tuned.silent_ns,
             )
             assert lib.optcc_shm_engine(shm, byref(config), byref(engine)) == native.OK
-            made = native.program(lib, schedule, rank, dtype, tuned.segment, any_lane)
+            made = native.program(lib, schedule, rank, tuned.segment, any_lane)
             self.shms.append(shm)
             self.engines.append(engine)
             self.programs.append(made)
@@ -175,8 +177,8 @@ class Machine:
             ring = self.rings[rank].ctypes.data
             self.lib.optcc_gpu_twin_open(ring, self.blocks, kind, how, first.value, seed, byref(twin))
             self.wait_for_gpu(rank)
-        where = self.buffers[rank].ctypes.data
-        assert self.lib.optcc_begin(self.engines[rank], self.programs[rank], where, native.OPS.index(self.op)) == 0
+        call = native.call(self.buffers[rank], self.dtype, self.op)
+        assert self.lib.optcc_begin(self.engines[rank], self.programs[rank], call) == 0
 
     def wait_for_gpu(self, rank: int) -> None:
         for _ in range(10_000):
@@ -303,7 +305,8 @@ def test_a_gpu_that_fails_ends_the_collective_everywhere(lib: Any, machine: Any)
     for rank in range(4):
         one.end(rank)
     assert lib.optcc_gpu_launch(one.gpus[2], 0, 0, byref(c_uint64())) == native.LOST
-    assert lib.optcc_begin(one.engines[0], one.programs[0], one.buffers[0].ctypes.data, 0) == native.LOST
+    again = native.call(one.buffers[0], "float32", Op.SUM)
+    assert lib.optcc_begin(one.engines[0], one.programs[0], again) == native.LOST
 
 
 class Pair:
@@ -415,8 +418,8 @@ class KernelMachine(Machine):
             self.threads.append(Thread(target=self.copies[rank, block], args=arguments, daemon=True))
             self.threads[-1].start()
         self.wait_for_gpu(rank)
-        where = self.buffers[rank].ctypes.data
-        assert self.lib.optcc_begin(self.engines[rank], self.programs[rank], where, native.OPS.index(self.op)) == 0
+        call = native.call(self.buffers[rank], self.dtype, self.op)
+        assert self.lib.optcc_begin(self.engines[rank], self.programs[rank], call) == 0
 
     def wait_for_gpu(self, rank: int) -> None:
         until = time.monotonic() + 100
@@ -506,7 +509,7 @@ def test_memory_that_is_not_reached_is_not_read(lib: Any, machine: Any, reached:
     for _ in range(1000):
         for engine in one.engines:
             lib.optcc_progress(engine)
-    state, counters = native.WireState(), native.Counters()
+    state, counters = WireState(), native.Counters()
     lib.optcc_wire_look(one.engines[1], 0, byref(state))
     lib.optcc_count(one.engines[1], byref(counters))
     assert counters.left > 0
@@ -566,9 +569,10 @@ def test_memory_is_lent_once_and_whole() -> None:
     from optcc.machine.native import library
 
     lib = load(Path(library()._name))
-    room, shms = aligned(lib.optcc_shm_bytes(2, 1, 1 << 16), 64), [c_void_p(), c_void_p()]
+    shared = [native.shm_config(2, rank, 1, 1 << 16) for rank in (0, 1)]
+    room, shms = aligned(lib.optcc_shm_bytes(byref(shared[0])), 64), [c_void_p(), c_void_p()]
     for rank in (0, 1):
-        assert lib.optcc_shm_open(room.ctypes.data, rank, 2, 1, 1 << 16, byref(shms[rank])) == native.OK
+        assert lib.optcc_shm_open(byref(shared[rank]), room.ctypes.data, byref(shms[rank])) == native.OK
     gpu, said = SharedTwin(), []
 
     def exchange(value: Any) -> list[Any]:
@@ -621,15 +625,17 @@ class Mutant(NamedTuple):
 
 MUTANTS = {
     "a payload is released before its job is done": Mutant(
-        "flow.c", "        return 1;\n    default:", "        return 0;\n    default:"
+        "flow.c",
+        "        return 1;\n    default:\n        e->counters.refused",
+        "        return 0;\n    default:\n        e->counters.refused",
     ),
     "a segment is acknowledged twice": Mutant(
         "flow.c", "(p->landed[place / 64] | p->taking[place / 64])", "(p->landed[place / 64])"
     ),
     "the buffer is given back while jobs run": Mutant(
-        "flow.c", "!e->program || optcc_program_due(e->program) != UINT64_MAX", "!e->program"
+        "flow.c", "!e->program || due_ns(e) != UINT64_MAX", "!e->program"
     ),
-    "nobody asks for jobs again": Mutant("flow.c", "return due_ns < UINT64_MAX && e->now_ns", "return 0 && e->now_ns"),
+    "nobody asks for jobs again": Mutant("flow.c", "return due < UINT64_MAX && e->now_ns", "return 0 && e->now_ns"),
     "a job that has begun is done": Mutant("program.c", "if (ended != OPTCC_OK)", "if (0)"),
     "a kept row counts when its folds begin": Mutant(
         "program.c", "if (give(p, &w))\n        p->receive", "give(p, &w);\n        p->receive"
@@ -656,10 +662,10 @@ MUTANTS = {
         "        w->lent++;\n        w->forgotten++;\n        w->left++;\n        s->owed++;\n    } else",
     ),
     "a payload is never returned": Mutant(
-        "wires_shm.c", "    atomic_store(&w->in->returned, ++w->returned);\n    return", "    return"
+        "wires_shm.c", "    atomic_store(&w->in->returned, ++w->returned);\n    wake", "    wake"
     ),
     "bytes beyond a region are read": Mutant(
-        "wires_shm.c", "|| length > r->bytes - place.offset)\n        return -1;", ")\n        return -1;"
+        "wires_shm.c", "|| length > r->bytes - where.offset)\n        return -1;", ")\n        return -1;"
     ),
 }
 
