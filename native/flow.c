@@ -761,7 +761,8 @@ int optcc_begin(struct optcc_engine *e, struct optcc_program *program, void *buf
         p->answered_ns = p->heard_ns = e->now_ns;
         hello(e, p);
     }
-    e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
+    if (!e->unwell) /* else short calls, one after another, would put off for ever that lost wires are tried again */
+        e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
     return OPTCC_OK;
 }
 
