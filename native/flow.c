@@ -784,7 +784,8 @@ static void begin(struct optcc_engine *e, const struct optcc_source *source, voi
         p->answered_ns = p->heard_ns = e->now_ns;
         hello(e, p);
     }
-    e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
+    if (!e->unwell) /* else short calls, one after another, would put off for ever that lost wires are tried again */
+        e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
 }
 
 int optcc_begin(struct optcc_engine *e, struct optcc_program *program, void *buffer, enum optcc_op op)
