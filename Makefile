@@ -26,6 +26,7 @@ help:
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
 	@echo "make bench-torch     DDP steps with a slow link against native DDP (after make torch), table in docs/"
 	@echo "make bench-chunk     processor time per chunk of the runtime, by part, table in docs/"
+	@echo "make bench-tcp       the native engine over TCP against one stream of iperf3, between network namespaces; needs root, table in docs/"
 	@echo "make bench-steady    what it costs to be able to fail over, table in docs/"
 	@echo "make bench-gpu       folds on this machine's GPU, table in docs/"
 	@echo "make bench-program   size and time of the exact program, table in docs/"

@@ -127,6 +127,8 @@ def rank_main(rank: int, world: int, port: int, contender: str, seed: int) -> No
     import torch
     import torch.distributed as dist
 
+    if not torch.cuda.is_available() or not dist.is_nccl_available():
+        sys.exit(f"torch {torch.__version__} here has no GPU, or no NCCL: it takes a build for CUDA, and a GPU")
     torch.cuda.set_device(rank % torch.cuda.device_count())
 
     def begin(at: int) -> None:

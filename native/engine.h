@@ -472,6 +472,7 @@ struct optcc_tcp_config {
 };
 
 struct optcc_tcp_counters {
+    uint64_t tried;     /* connections that we began */
     uint64_t accepted;  /* connections that came, of whomever */
     uint64_t proved;    /* connections whose peer has proved itself: those that came and those that we made */
     uint64_t refused;   /* what came and said something wrong */

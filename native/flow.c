@@ -977,7 +977,8 @@ static void begin(struct optcc_engine *e, const struct optcc_source *source, voi
         hello(e, p);
         compare_calls(e, p);
     }
-    e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
+    if (!e->unwell) /* else short calls, one after another, would put off for ever that lost wires are tried again */
+        e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;
 }
 
 int optcc_begin(struct optcc_engine *e, struct optcc_program *program, const struct optcc_call *call)

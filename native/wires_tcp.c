@@ -26,6 +26,9 @@
  * for the rest of a payload that has been begun, at most. A payload has left when the kernel has all of it. It may arrive
  * after a fence: then it comes by a life that is over.
  *
+ * The kernel tells when a NIC has lost its link or has it again (netlink): its wires die at once, without waiting for
+ * silence, and are tried again at once. Where the kernel says nothing, silence and time do the same.
+ *
  * That a connection is bound to the NIC's address makes it leave by that NIC only where routes say so: NICs in different
  * networks, or rules by source address.
  *
@@ -36,7 +39,11 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <ifaddrs.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <linux/sockios.h>
+#include <net/if.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
@@ -130,6 +137,8 @@ struct nic {
     int fd;
     int listens; /* 0: it waits until strangers have gone */
     uint32_t takers; /* wires that would take a payload now */
+    uint32_t device; /* index of its interface; 0: not known */
+    int linked;      /* the device has a link, as far as is known */
 };
 
 struct one { /* a wire at this rank */
@@ -169,7 +178,7 @@ struct list { /* of wires, each at most once */
 
 struct optcc_tcp {
     struct optcc_tcp_config config;
-    int epoll, bell;
+    int epoll, bell, links; /* links: news of devices; -1: there are none */
     int watched, rung;    /* somebody sleeps on the epoll; the bell has been rung for it */
     int polling;          /* the caller looks for news now */
     int has_engine;
@@ -189,7 +198,7 @@ struct optcc_tcp {
     struct optcc_tcp_counters counters;
 };
 
-enum tag { LISTENER, STRANGER, ATTEMPT, WIRE, BELL };
+enum tag { LISTENER, STRANGER, ATTEMPT, WIRE, BELL, LINKS };
 
 static uint64_t now(void *self)
 {
@@ -578,6 +587,7 @@ static void attempt(struct optcc_tcp *t, struct one *w)
     const socklen_t length = as_socket(own, own->scope, 0, &here);
     *h = (struct handshake){.fd = new_socket(own), .stage = CONNECTING, .nic = w->ends.nic, .since_ns = now(t)};
     t->attempts++;
+    t->counters.tried++;
     h->said.hello = (struct hello){.magic = HELLO_MAGIC, .version = TCP_VERSION, .nic = (uint8_t)w->ends.nic,
                                    .far_nic = (uint8_t)w->ends.far_nic, .from = t->config.rank, .to = w->ends.peer,
                                    .lane = w->ends.lane, .life = ++w->life,
@@ -669,20 +679,23 @@ static void go_on_with_stranger(struct optcc_tcp *t, struct handshake *h)
     proved(t, w, fd);
 }
 
+static int is_same_host(const struct sockaddr_storage *a, const struct sockaddr_storage *b)
+{
+    if (a->ss_family != b->ss_family)
+        return 0;
+    if (a->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr ==
+               ((const struct sockaddr_in *)(const void *)b)->sin_addr.s_addr;
+    return !memcmp(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr,
+                   &((const struct sockaddr_in6 *)(const void *)b)->sin6_addr, sizeof(struct in6_addr));
+}
+
 /* Whether it comes from the address of a NIC of a rank that is joined. */
 static int is_of_job(const struct optcc_tcp *t, const struct sockaddr_storage *from)
 {
-    for (uint32_t i = 0; i < t->wires; i++) {
-        const struct sockaddr_storage *far = &t->one[i].far;
-        if (far->ss_family != from->ss_family)
-            continue;
-        if (far->ss_family == AF_INET
-                ? ((const struct sockaddr_in *)(const void *)far)->sin_addr.s_addr ==
-                      ((const struct sockaddr_in *)(const void *)from)->sin_addr.s_addr
-                : !memcmp(&((const struct sockaddr_in6 *)(const void *)far)->sin6_addr,
-                          &((const struct sockaddr_in6 *)(const void *)from)->sin6_addr, sizeof(struct in6_addr)))
+    for (uint32_t i = 0; i < t->wires; i++)
+        if (is_same_host(&t->one[i].far, from))
             return 1;
-    }
     return 0;
 }
 
@@ -756,6 +769,79 @@ static void take_strangers(struct optcc_tcp *t, uint32_t nic)
     }
 }
 
+/* ---- links -------------------------------------------------------------------------------------------------------- */
+
+static void link_is(struct optcc_tcp *t, uint32_t device, int linked)
+{
+    for (uint32_t nic = 0; nic < t->config.nics; nic++) {
+        struct nic *n = &t->nic[nic];
+        if (n->device != device || n->linked == linked)
+            continue;
+        n->linked = linked;
+        for (uint32_t i = 0; i < t->wires; i++) {
+            struct one *w = &t->one[i];
+            if (w->ends.nic != nic)
+                continue;
+            if (!linked && w->state == OPTCC_TCP_LIVE) {
+                die(t, w);
+            } else if (linked && w->state == OPTCC_TCP_GONE) {
+                end_attempt(t, w); /* it may wait for long for what was sent without a link */
+                w->back = 1;
+                has_news(t, w);
+            }
+        }
+    }
+}
+
+/* What comes is the kernel's: the socket is bound, and others need rights to send to it. */
+static void hear_of_links(struct optcc_tcp *t)
+{
+    _Alignas(struct nlmsghdr) unsigned char bytes[8192];
+    ssize_t came;
+    for (int i = 0; i < DRAINS && (came = recv(t->links, bytes, sizeof bytes, 0)) > 0; i++) {
+        unsigned left = (unsigned)came;
+        for (const struct nlmsghdr *m = (const struct nlmsghdr *)(const void *)bytes; NLMSG_OK(m, left);
+             m = NLMSG_NEXT(m, left)) {
+            struct ifinfomsg told;
+            if ((m->nlmsg_type != RTM_NEWLINK && m->nlmsg_type != RTM_DELLINK) || m->nlmsg_len < NLMSG_LENGTH(sizeof told))
+                continue;
+            memcpy(&told, NLMSG_DATA(m), sizeof told);
+            if (told.ifi_index > 0)
+                link_is(t, (uint32_t)told.ifi_index, m->nlmsg_type == RTM_NEWLINK && told.ifi_flags & IFF_RUNNING);
+        }
+    }
+}
+
+/* Without news of links, or for an address that is on no device, silence has to do. */
+static void follow_links(struct optcc_tcp *t)
+{
+    const struct sockaddr_nl here = {.nl_family = AF_NETLINK, .nl_groups = RTMGRP_LINK};
+    struct ifaddrs *all;
+    t->links = socket(AF_NETLINK, SOCK_RAW | SOCK_NONBLOCK | SOCK_CLOEXEC, NETLINK_ROUTE);
+    if (t->links < 0)
+        return;
+    if (bind(t->links, (const struct sockaddr *)&here, sizeof here) ||
+        watch(t, EPOLL_CTL_ADD, t->links, EPOLLIN, LINKS, 0) || getifaddrs(&all)) {
+        close(t->links);
+        t->links = -1;
+        return;
+    }
+    for (const struct ifaddrs *a = all; a; a = a->ifa_next)
+        for (uint32_t nic = 0; a->ifa_addr && nic < t->config.nics; nic++) {
+            struct nic *n = &t->nic[nic];
+            struct sockaddr_storage own, told = {.ss_family = AF_UNSPEC};
+            as_socket(&n->address, n->address.scope, 0, &own);
+            if (a->ifa_addr->sa_family != own.ss_family)
+                continue;
+            memcpy(&told, a->ifa_addr, own.ss_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6));
+            if (is_same_host(&own, &told)) {
+                n->device = if_nametoindex(a->ifa_name);
+                n->linked = (a->ifa_flags & IFF_RUNNING) != 0;
+            }
+        }
+    freeifaddrs(all);
+}
+
 /* ---- what the kernel and time tell -------------------------------------------------------------------------------- */
 
 static void tick(struct optcc_tcp *t, uint64_t now_ns)
@@ -817,6 +903,9 @@ static void take_event(struct optcc_tcp *t, const struct epoll_event *event)
         t->rung = read(t->bell, &rings, sizeof rings) < 0;
         break;
     }
+    case LINKS:
+        hear_of_links(t);
+        break;
     }
 }
 
@@ -1083,6 +1172,7 @@ int optcc_tcp_open(const struct optcc_tcp_config *config, struct optcc_tcp **tcp
         t->config.open_ns = OPEN_NS;
     t->polled = UINT32_MAX;
     t->timer_ns = UINT64_MAX;
+    t->links = -1;
     for (uint32_t i = 0; i < OPTCC_MAX_NICS; i++)
         t->nic[i] = (struct nic){.address = config->address[i], .fd = -1};
     t->joined = calloc(config->ranks, sizeof *t->joined);
@@ -1103,6 +1193,7 @@ int optcc_tcp_open(const struct optcc_tcp_config *config, struct optcc_tcp **tcp
         errno = why;
         return result;
     }
+    follow_links(t);
     *tcp = t;
     return OPTCC_OK;
 }
@@ -1139,6 +1230,8 @@ void optcc_tcp_close(struct optcc_tcp *t)
         close(t->epoll);
     if (t->bell >= 0)
         close(t->bell);
+    if (t->links >= 0)
+        close(t->links);
     free(t->one);
     free(t->wire);
     free(t->joined);

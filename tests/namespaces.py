@@ -61,6 +61,14 @@ class Namespaces:
         """The device of one end; the other loses its carrier, too."""
         _ip("-n", self.names[number], "link", "set", f"rail{rail}", "up" if up else "down")
 
+    def cut(self, number: int, rail: int, up: bool) -> None:
+        """What one end sends is lost, or is no more: it goes to nobody's hardware address."""
+        far = (self.address(1 - number, rail), "dev", f"rail{rail}")
+        if up:
+            _ip("-n", self.names[number], "neigh", "del", *far)
+        else:
+            _ip("-n", self.names[number], "neigh", "replace", far[0], "lladdr", "02:00:00:00:00:01", *far[1:])
+
     def set_rate(self, rail: int, rate: str) -> None:
         """Both ways; as tc writes it, empty: no limit."""
         for name in self.names:

@@ -52,9 +52,12 @@ def test_every_table_moves_the_right_bytes(built: Build, version: int) -> None:
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
 def test_connections_that_break_lose_nothing(built: Build, ranks: int) -> None:
-    outcome = run(built, loopback(ranks), seed=ranks, cuts=20)
-    assert not outcome.fault
-    assert outcome.cuts > 5
+    cuts, seed = 0, ranks
+    while cuts < 6:  # a fast machine is through before many are made
+        outcome = run(built, loopback(ranks), seed=seed, cuts=20)
+        assert not outcome.fault, f"seed {seed}"
+        cuts += outcome.cuts
+        seed += 1
 
 
 @pytest.mark.long
@@ -122,7 +125,10 @@ def cabled(built: Build, ranks: int, seed: int, messages: int) -> int:
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_cables_that_are_pulled_lose_nothing(built: Build, ranks: int) -> None:
-    assert cabled(built, ranks, ranks, 1500) > 2
+    pulled, seed = 0, ranks
+    while pulled < 3:
+        pulled += cabled(built, ranks, seed, 1500)
+        seed += 1
 
 
 @pytest.mark.long

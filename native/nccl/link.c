@@ -232,7 +232,10 @@ static int open_wires(struct link *l, const uint8_t *secret, const uint8_t *firs
         optcc_tcp_close(l->tcp);
     l->tcp = NULL;
     if (optcc_tcp_open(&config, &l->tcp) != OPTCC_OK) {
-        lose(l, "cannot listen on the addresses of the NICs");
+        char why[200];
+        snprintf(why, sizeof why, "cannot listen on the addresses of the NICs: %s%s", strerror(errno),
+                 errno == EMFILE ? " (ulimit -n)" : "");
+        lose(l, why);
         return 0;
     }
     *told = (struct offer){.magic = MEETING_MAGIC, .version = LINK_VERSION, .nics = (uint8_t)p->nics,

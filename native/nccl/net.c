@@ -322,7 +322,7 @@ static void sleep_until(uint64_t until_ns, uint64_t bell)
 
 static void *run(void *unused)
 {
-    uint64_t moved_ns = clock_ns(), round_ns = 0;
+    uint64_t moved_ns = clock_ns(), round_ns = 0, doors_ns = 0;
     (void)unused;
     while (!atomic_load(&plugin.stops)) {
         while (atomic_load(&plugin.waiting))
@@ -330,7 +330,11 @@ static void *run(void *unused)
         const uint64_t bell = atomic_load(&plugin.bell), now_ns = clock_ns();
         uint64_t again_ns = now_ns + ROUND_NS;
         pthread_mutex_lock(&plugin.lock);
-        int moved = answer_doors();
+        int moved = 0;
+        if (now_ns >= doors_ns) {
+            moved = answer_doors();
+            doors_ns = now_ns + MILLISECOND_NS;
+        }
         for (struct connection *c = plugin.connections; c; c = c->next)
             if (link_state(c->route->link) == LINK_OPEN)
                 moved |= take_requests(c);

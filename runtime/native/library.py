@@ -137,7 +137,7 @@ TcpConfig = struct(
     ("address", TcpAddress * MAX_NICS),
     ("secret", c_uint8 * TCP_SECRET_BYTES),
 )
-TCP_COUNTERS = ("accepted", "proved", "refused", "late", "died", "malformed")
+TCP_COUNTERS = ("tried", "accepted", "proved", "refused", "late", "died", "malformed")
 TcpCounters = struct("optcc_tcp_counters", *((name, c_uint64) for name in TCP_COUNTERS))
 VERBS_HANDLE_BYTES = 4096
 """More than a handle of 64 lanes."""
