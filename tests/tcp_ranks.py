@@ -14,6 +14,7 @@ import ctypes
 import hmac
 import os
 import random
+import select
 import socket
 import struct
 import subprocess
@@ -38,6 +39,7 @@ from tests.namespaces import Namespaces, entered
 from tests.native_replay import (
     AGAIN,
     COUNTERS,
+    LATE,
     LOST,
     OK,
     OPS,
@@ -187,6 +189,27 @@ class Rank:
         result = self.lib.optcc_begin(self.engine, self.programs[key][0], buffer.ctypes.data, OPS.index(op))
         if result == OK:
             result = self.lib.optcc_tcp_wait(self.tcp, self.engine, 20_000, int(limit_s * SECOND_NS))
+        return int(result)
+
+    def call_asleep(
+        self, schedule: Schedule, dtype: str, op: Op, buffer: Array, lanes: Array, limit_s: float = 30
+    ) -> int:
+        """`call` for who sleeps on the descriptor, and looks at nothing before that tells him."""
+        fd, until = self.lib.optcc_tcp_fd(self.tcp), time.monotonic() + limit_s
+        made = native.program(self.lib, schedule, self.rank, dtype, self.segment, lanes)
+        result = self.lib.optcc_begin(self.engine, made, buffer.ctypes.data, OPS.index(op))
+        assert result == OK, RESULTS[result]
+        while True:
+            wakes_ns = self.lib.optcc_progress(self.engine)
+            if (result := self.lib.optcc_test(self.engine, None)) != AGAIN:
+                break
+            limit = min(until, wakes_ns / SECOND_NS) - time.monotonic()
+            if not select.select([fd], [], [], max(0, limit))[0] and time.monotonic() >= until:
+                return LATE
+        for _ in range(200):  # the last acknowledgement may have to be said again
+            self.progress()
+            time.sleep(0.001)
+        self.lib.optcc_program_close(made)
         return int(result)
 
     def progress(self) -> None:
@@ -543,6 +566,32 @@ def in_parts(lib: Any) -> str:
         calls = [(large().schedules[0][1], "uint8", Op.MAX)]
         fault = job.run(calls, lambda: next(turns, None) is not None, window=4 << 20, limit_s=20)
         return fault or ("a wire died" if job.total("tcp_died") else "")
+
+
+def asleep(lib: Any) -> str:
+    """Ranks that begin before their wires are open, and sleep until the descriptor wakes them, since silence would be
+    looked at after minutes: what is wrong, or nothing."""
+    place = small()
+    schedule = place.schedules[0][1]
+    given = native.inputs(schedule, "int32", Op.SUM, 1)
+    right, results = native.expected(schedule, given, Op.SUM), list[int]()
+    with Job(lib, place) as job:
+
+        def rank_of(rank: Rank) -> None:
+            time.sleep(0.05 * rank.rank)
+            job.join(rank)
+            rank.start(suspect_ns=3600 * SECOND_NS)
+            results.append(rank.call_asleep(schedule, "int32", Op.SUM, given[rank.rank], place.lanes(schedule)))
+
+        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in job.ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if results != [OK] * 3:
+        return f"not woken: {[RESULTS[result] for result in results]}"
+    same = [one.tobytes() for one in given] == [one.tobytes() for one in right]
+    return "" if same else "wrong bits"
 
 
 # --- peers that are not who they say -------------------------------------------------------------------------------

@@ -36,6 +36,7 @@ from tests.tcp_ranks import (
     TcpConfig,
     address,
     addresses,
+    asleep,
     attack,
     break_wires,
     deceive,
@@ -94,6 +95,10 @@ def test_collectives_have_the_right_bits(lib: Any, name: str) -> None:
 
 def test_segments_that_the_kernel_takes_in_parts(lib: Any) -> None:
     assert not in_parts(lib)
+
+
+def test_who_sleeps_is_woken(lib: Any) -> None:
+    assert not asleep(lib)
 
 
 def test_ipv6_and_several_wires_between_two_nics(lib: Any) -> None:
@@ -393,6 +398,10 @@ MUTANTS = {
     ),
     "a lost connection is not told": Mutant("    w->died = 1;\n    has_news(t, w);\n", ""),
     "a fence is never done": Mutant("    w->fenced = 1;\n", ""),
+    "a payload that has left wakes nobody": Mutant("if (t->watched && !t->polling && !t->rung) {", "if (0) {"),
+    "what is said while a wire opens is lost": Mutant(
+        "    flush(t, w); /* what was said", "    w->queued = 0; /* what was said"
+    ),
     "a wire is not renewed": Mutant(
         "        attempt(t, w);\n    return OPTCC_LOST;", "        (void)0;\n    return OPTCC_LOST;"
     ),
@@ -402,7 +411,14 @@ MUTANTS = {
 def find(library: Path) -> None:
     lib = load(library)
     faulthandler.disable()
-    found = in_parts(lib) or attack(lib) or attack(lib, ["another secret"], crowd=100) or deceive(lib) or talk(lib, 1)
+    found = (
+        in_parts(lib)
+        or asleep(lib)
+        or attack(lib)
+        or attack(lib, ["another secret"], crowd=100)
+        or deceive(lib)
+        or talk(lib, 1)
+    )
     found = found or break_wires(lib, 20, seed=1, limit_s=40, place=large()).fault
     sys.exit(bool(found or check(lib, 60, seed=1)))
 
