@@ -594,6 +594,33 @@ def asleep(lib: Any) -> str:
     return "" if same else "wrong bits"
 
 
+def rung(lib: Any) -> str:
+    """A rank's progress sends a payload, which leaves at once: who sleeps then must be woken to hear of it, though
+    nothing comes. What is wrong, or nothing."""
+    place = two()
+    schedule = place.schedules[0][1]
+    with Job(lib, place, segment=65536) as job:
+        for rank in job.ranks:
+            job.join(rank)
+        until = time.monotonic() + 20
+        while {lib.optcc_tcp_ready(rank.tcp) for rank in job.ranks} != {OK} and time.monotonic() < until:
+            time.sleep(0.001)
+        buffers = native.inputs(schedule, "int32", Op.SUM, 1)
+        for rank, buffer in zip(job.ranks, buffers, strict=True):
+            rank.start(suspect_ns=3600 * SECOND_NS, window=1 << 20)
+            made = native.program(lib, schedule, rank.rank, "int32", rank.segment, place.lanes(schedule))
+            rank.programs[0, str(rank.rank)] = made, schedule
+            assert lib.optcc_begin(rank.engine, made, buffer.ctypes.data, 0) == OK
+        first = job.ranks[0]
+        fd = lib.optcc_tcp_fd(first.tcp)
+        while not first.counters()["sent_bytes"] and time.monotonic() < until:
+            first.progress()
+        woken = [bool(select.select([fd], [], [], 0)[0])]
+        first.progress()
+        woken.append(bool(select.select([fd], [], [], 0)[0]))
+    return "" if woken == [True, False] else f"woken for what has left, and again: {woken}"
+
+
 # --- peers that are not who they say -------------------------------------------------------------------------------
 
 

@@ -44,6 +44,7 @@ from tests.tcp_ranks import (
     in_parts,
     large,
     load,
+    rung,
     small,
     talk,
     two,
@@ -99,6 +100,7 @@ def test_segments_that_the_kernel_takes_in_parts(lib: Any) -> None:
 
 def test_who_sleeps_is_woken(lib: Any) -> None:
     assert not asleep(lib)
+    assert not rung(lib)
 
 
 def test_ipv6_and_several_wires_between_two_nics(lib: Any) -> None:
@@ -411,14 +413,8 @@ MUTANTS = {
 def find(library: Path) -> None:
     lib = load(library)
     faulthandler.disable()
-    found = (
-        in_parts(lib)
-        or asleep(lib)
-        or attack(lib)
-        or attack(lib, ["another secret"], crowd=100)
-        or deceive(lib)
-        or talk(lib, 1)
-    )
+    found = in_parts(lib) or rung(lib) or asleep(lib) or attack(lib) or deceive(lib) or talk(lib, 1)
+    found = found or attack(lib, ["another secret"], crowd=100)
     found = found or break_wires(lib, 20, seed=1, limit_s=40, place=large()).fault
     sys.exit(bool(found or check(lib, 60, seed=1)))
 
