@@ -94,6 +94,14 @@ def test_collectives_have_the_right_bits(lib: Any, name: str) -> None:
         assert job.total("resent_segments") == job.total("tcp_died") == job.total("tcp_refused") == 0
 
 
+def test_ranks_that_connect_all_at_once_wait_for_each_other(lib: Any) -> None:
+    """Each takes one stranger at a time."""
+    place, turns = jobs()["8 x 2, one dead"], count()
+    with Job(lib, place, strangers=1) as job:
+        assert not job.run([(place.schedules[0][1], "int32", Op.SUM)], lambda: next(turns) < 2)
+        assert job.total("tcp_accepted") >= sum(len(lanes) for lanes in place.wires.values())
+
+
 def test_segments_that_the_kernel_takes_in_parts(lib: Any) -> None:
     assert not in_parts(lib)
 
