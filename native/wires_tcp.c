@@ -53,6 +53,7 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
@@ -178,7 +179,8 @@ struct list { /* of wires, each at most once */
 
 struct optcc_tcp {
     struct optcc_tcp_config config;
-    int epoll, bell, links; /* links: news of devices; -1: there are none */
+    int epoll, bell, clock;
+    int links;            /* news of devices; -1: there are none */
     int watched, rung;    /* somebody sleeps on the epoll; the bell has been rung for it */
     int polling;          /* the caller looks for news now */
     int has_engine;
@@ -198,7 +200,7 @@ struct optcc_tcp {
     struct optcc_tcp_counters counters;
 };
 
-enum tag { LISTENER, STRANGER, ATTEMPT, WIRE, BELL, LINKS };
+enum tag { LISTENER, STRANGER, ATTEMPT, WIRE, BELL, CLOCK, LINKS };
 
 static uint64_t now(void *self)
 {
@@ -328,37 +330,6 @@ static void die(struct optcc_tcp *t, struct one *w)
     has_news(t, w);
 }
 
-/* A newer connection takes its place, once the engine knows that the one before is over. */
-static void settle(struct optcc_tcp *t, struct one *w)
-{
-    if (w->next < 0 || w->state == OPTCC_TCP_LIVE || w->died || w->fenced)
-        return;
-    t->opening -= w->state == OPTCC_TCP_OPENING;
-    w->fd = w->next;
-    w->next = -1;
-    w->state = OPTCC_TCP_LIVE;
-    w->readable = w->writable = 1;
-    w->back = 1;
-    count_taker(t, w);
-    const uint32_t unsent = t->config.unsent_bytes ? t->config.unsent_bytes : t->config.segment_bytes;
-    set(w->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)unsent);
-    if (watch(t, EPOLL_CTL_MOD, w->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, WIRE, index_of(t, w)))
-        w->broken = 1;
-    is_ready(t, w);
-    has_news(t, w);
-}
-
-/* `fd` is proved to lead to the wire's peer. */
-static void proved(struct optcc_tcp *t, struct one *w, int fd)
-{
-    t->counters.proved++;
-    cut(&w->next);
-    w->next = fd;
-    if (w->state == OPTCC_TCP_LIVE)
-        die(t, w); /* its peer has given it up */
-    settle(t, w);
-}
-
 static void add(struct iovec *parts, int *count, const void *bytes, uint64_t length, uint64_t *skip)
 {
     const uint64_t skipped = *skip < length ? *skip : length;
@@ -426,6 +397,38 @@ static void flush(struct optcc_tcp *t, struct one *w)
         }
     }
     count_taker(t, w);
+}
+
+/* A newer connection takes its place, once the engine knows that the one before is over. */
+static void settle(struct optcc_tcp *t, struct one *w)
+{
+    if (w->next < 0 || w->state == OPTCC_TCP_LIVE || w->died || w->fenced)
+        return;
+    t->opening -= w->state == OPTCC_TCP_OPENING;
+    w->fd = w->next;
+    w->next = -1;
+    w->state = OPTCC_TCP_LIVE;
+    w->readable = w->writable = 1;
+    w->back = 1;
+    count_taker(t, w);
+    const uint32_t unsent = t->config.unsent_bytes ? t->config.unsent_bytes : t->config.segment_bytes;
+    set(w->fd, IPPROTO_TCP, TCP_NOTSENT_LOWAT, (int)unsent);
+    if (watch(t, EPOLL_CTL_MOD, w->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, WIRE, index_of(t, w)))
+        w->broken = 1;
+    is_ready(t, w);
+    has_news(t, w);
+    flush(t, w); /* what was said while it opened */
+}
+
+/* `fd` is proved to lead to the wire's peer. */
+static void proved(struct optcc_tcp *t, struct one *w, int fd)
+{
+    t->counters.proved++;
+    cut(&w->next);
+    w->next = fd;
+    if (w->state == OPTCC_TCP_LIVE)
+        die(t, w); /* its peer has given it up */
+    settle(t, w);
 }
 
 /* The next frame of a wire: 1; 0: none yet; -1: the connection is over. */
@@ -514,10 +517,21 @@ static enum progress say_once(const struct handshake *h, const void *bytes, uint
     return sent == (ssize_t)length ? DONE : FAILS;
 }
 
+/* When to look at what takes its time; who sleeps on the epoll is woken then. */
+static void set_timer(struct optcc_tcp *t, uint64_t at_ns)
+{
+    t->timer_ns = at_ns;
+    if (!t->watched)
+        return;
+    const uint64_t second_ns = UINT64_C(1000000000), at = at_ns == UINT64_MAX ? 0 : at_ns; /* 0: never */
+    const struct itimerspec when = {.it_value = {.tv_sec = (time_t)(at / second_ns), .tv_nsec = (long)(at % second_ns)}};
+    (void)timerfd_settime(t->clock, TFD_TIMER_ABSTIME, &when, NULL);
+}
+
 static void look_soon(struct optcc_tcp *t)
 {
     if (t->timer_ns == UINT64_MAX)
-        t->timer_ns = now(t) + TICK_NS;
+        set_timer(t, now(t) + TICK_NS);
 }
 
 static void end_attempt(struct optcc_tcp *t, struct one *w)
@@ -867,7 +881,7 @@ static void tick(struct optcc_tcp *t, uint64_t now_ns)
         }
     }
     waiting = t->strangers || t->opening || t->attempts;
-    t->timer_ns = waiting ? now_ns + TICK_NS : UINT64_MAX;
+    set_timer(t, waiting ? now_ns + TICK_NS : UINT64_MAX);
 }
 
 static void take_event(struct optcc_tcp *t, const struct epoll_event *event)
@@ -903,6 +917,11 @@ static void take_event(struct optcc_tcp *t, const struct epoll_event *event)
         t->rung = read(t->bell, &rings, sizeof rings) < 0;
         break;
     }
+    case CLOCK: { /* what it is for follows */
+        uint64_t rings;
+        (void)!read(t->clock, &rings, sizeof rings);
+        break;
+    }
     case LINKS:
         hear_of_links(t);
         break;
@@ -933,8 +952,8 @@ static int post(void *self, uint32_t wire, const struct optcc_frame *head, const
     (void)ready_ns;
     struct optcc_tcp *t = self;
     struct one *w = &t->one[wire];
-    if (w->state != OPTCC_TCP_LIVE)
-        return w->state == OPTCC_TCP_OPENING ? OPTCC_AGAIN : OPTCC_LOST;
+    if (w->state == OPTCC_TCP_GONE)
+        return OPTCC_LOST;
     if (payload) {
         if (!w->takes)
             return OPTCC_AGAIN;
@@ -1181,8 +1200,11 @@ int optcc_tcp_open(const struct optcc_tcp_config *config, struct optcc_tcp **tcp
     t->stranger = calloc(t->config.strangers, sizeof *t->stranger);
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
     t->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    t->clock = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     int result = t->joined && t->first_wire && t->lanes && t->stranger ? OPTCC_OK : OPTCC_MEMORY;
-    if (result == OPTCC_OK && (t->epoll < 0 || t->bell < 0 || watch(t, EPOLL_CTL_ADD, t->bell, EPOLLIN, BELL, 0)))
+    if (result == OPTCC_OK && (t->epoll < 0 || t->bell < 0 || t->clock < 0 ||
+                                watch(t, EPOLL_CTL_ADD, t->bell, EPOLLIN, BELL, 0) ||
+                                watch(t, EPOLL_CTL_ADD, t->clock, EPOLLIN, CLOCK, 0)))
         result = OPTCC_BAD;
     for (uint32_t nic = 0; result == OPTCC_OK && nic < config->nics; nic++)
         if (start_listening(t, nic))
@@ -1230,6 +1252,8 @@ void optcc_tcp_close(struct optcc_tcp *t)
         close(t->epoll);
     if (t->bell >= 0)
         close(t->bell);
+    if (t->clock >= 0)
+        close(t->clock);
     if (t->links >= 0)
         close(t->links);
     free(t->one);
@@ -1372,6 +1396,7 @@ int optcc_tcp_look(const struct optcc_tcp *t, uint32_t wire)
 int optcc_tcp_fd(struct optcc_tcp *t)
 {
     t->watched = 1;
+    set_timer(t, t->timer_ns);
     return t->epoll;
 }
 

@@ -14,6 +14,7 @@ import ctypes
 import hmac
 import os
 import random
+import select
 import socket
 import struct
 import subprocess
@@ -40,6 +41,7 @@ from tests.namespaces import Namespaces, entered
 from tests.native_replay import (
     AGAIN,
     COUNTERS,
+    LATE,
     LOST,
     OK,
     RESULTS,
@@ -159,6 +161,27 @@ class Rank:
             result = self.lib.optcc_wait(self.engine, byref(Until(int(limit_s * SECOND_NS), NEVER, -1)))
         return int(result)
 
+    def call_asleep(
+        self, schedule: Schedule, dtype: str, op: Op, buffer: Array, lanes: Array, limit_s: float = 30
+    ) -> int:
+        """`call` for who sleeps on the descriptor, and looks at nothing before that tells him."""
+        fd, until = self.lib.optcc_tcp_fd(self.tcp), time.monotonic() + limit_s
+        made = native.program(self.lib, schedule, self.rank, dtype, self.segment, lanes)
+        result = self.lib.optcc_begin(self.engine, made, buffer.ctypes.data, OPS.index(op))
+        assert result == OK, RESULTS[result]
+        while True:
+            wakes_ns = self.lib.optcc_progress(self.engine)
+            if (result := self.lib.optcc_test(self.engine, None)) != AGAIN:
+                break
+            limit = min(until, wakes_ns / SECOND_NS) - time.monotonic()
+            if not select.select([fd], [], [], max(0, limit))[0] and time.monotonic() >= until:
+                return LATE
+        for _ in range(200):  # the last acknowledgement may have to be said again
+            self.progress()
+            time.sleep(0.001)
+        self.lib.optcc_program_close(made)
+        return int(result)
+
     def progress(self) -> None:
         self.lib.optcc_progress(self.engine)
 
@@ -212,6 +235,8 @@ class Job:
         self.handles = [rank.handle for rank in self.ranks]
         """What the others are told; a relay puts its own here."""
         self.faults: list[str] = []
+        self.lossy = False
+        """Some wires may be lost before the first call."""
         self.segments = self.calls = 0
         self._done = [0] * ground.ranks
         self.going = True
@@ -254,7 +279,7 @@ class Job:
         def rank_of(rank: Rank) -> None:
             try:
                 self.join(rank)
-                assert rank.ready() == OK, "not all wires open"
+                assert rank.ready() == OK or self.lossy, "not all wires open"
                 rank.start(**config)
                 self._meet(rank, goes_on)
                 while self.going:
@@ -489,6 +514,7 @@ def break_wires(lib: Any, cuts: int, seed: int, *, limit_s: float = 500, place: 
         place, config, window, mean = small(), {}, 32768, 300_000
     calls = [(schedule, "int32" if place is small() else "uint8", Op.SUM) for _, schedule in place.schedules]
     with Job(lib, place, handshake_ns=SECOND_NS, **config) as job:
+        job.lossy = True
         relay = Relay(job, seed, mean)
         relay.start()
         more = 5
@@ -513,6 +539,59 @@ def in_parts(lib: Any) -> str:
         calls = [(large().schedules[0][1], "uint8", Op.MAX)]
         fault = job.run(calls, lambda: next(turns, None) is not None, window=4 << 20, limit_s=20)
         return fault or ("a wire died" if job.total("tcp_died") else "")
+
+
+def asleep(lib: Any) -> str:
+    """Ranks that begin before their wires are open, and sleep until the descriptor wakes them, since silence would be
+    looked at after minutes: what is wrong, or nothing."""
+    place = small()
+    schedule = place.schedules[0][1]
+    given = native.inputs(schedule, "int32", Op.SUM, 1)
+    right, results = native.expected(schedule, given, Op.SUM), list[int]()
+    with Job(lib, place) as job:
+
+        def rank_of(rank: Rank) -> None:
+            time.sleep(0.05 * rank.rank)
+            job.join(rank)
+            rank.start(suspect_ns=3600 * SECOND_NS)
+            results.append(rank.call_asleep(schedule, "int32", Op.SUM, given[rank.rank], place.lanes(schedule)))
+
+        threads = [threading.Thread(target=rank_of, args=(rank,)) for rank in job.ranks]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    if results != [OK] * 3:
+        return f"not woken: {[RESULTS[result] for result in results]}"
+    same = [one.tobytes() for one in given] == [one.tobytes() for one in right]
+    return "" if same else "wrong bits"
+
+
+def rung(lib: Any) -> str:
+    """A rank's progress sends a payload, which leaves at once: who sleeps then must be woken to hear of it, though
+    nothing comes. What is wrong, or nothing."""
+    place = two()
+    schedule = place.schedules[0][1]
+    with Job(lib, place, segment=65536) as job:
+        for rank in job.ranks:
+            job.join(rank)
+        until = time.monotonic() + 20
+        while {lib.optcc_tcp_ready(rank.tcp) for rank in job.ranks} != {OK} and time.monotonic() < until:
+            time.sleep(0.001)
+        buffers = native.inputs(schedule, "int32", Op.SUM, 1)
+        for rank, buffer in zip(job.ranks, buffers, strict=True):
+            rank.start(suspect_ns=3600 * SECOND_NS, window=1 << 20)
+            made = native.program(lib, schedule, rank.rank, "int32", rank.segment, place.lanes(schedule))
+            rank.programs[0, str(rank.rank)] = made, schedule
+            assert lib.optcc_begin(rank.engine, made, buffer.ctypes.data, 0) == OK
+        first = job.ranks[0]
+        fd = lib.optcc_tcp_fd(first.tcp)
+        while not first.counters()["sent_bytes"] and time.monotonic() < until:
+            first.progress()
+        woken = [bool(select.select([fd], [], [], 0)[0])]
+        first.progress()
+        woken.append(bool(select.select([fd], [], [], 0)[0]))
+    return "" if woken == [True, False] else f"woken for what has left, and again: {woken}"
 
 
 # --- peers that are not who they say -------------------------------------------------------------------------------
