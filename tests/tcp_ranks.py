@@ -166,8 +166,8 @@ class Rank:
     ) -> int:
         """`call` for who sleeps on the descriptor, and looks at nothing before that tells him."""
         fd, until = self.lib.optcc_tcp_fd(self.tcp), time.monotonic() + limit_s
-        made = native.program(self.lib, schedule, self.rank, dtype, self.segment, lanes)
-        result = self.lib.optcc_begin(self.engine, made, buffer.ctypes.data, OPS.index(op))
+        made = native.program(self.lib, schedule, self.rank, self.segment, lanes)
+        result = self.lib.optcc_begin(self.engine, made, call(buffer, dtype, op))
         assert result == OK, RESULTS[result]
         while True:
             wakes_ns = self.lib.optcc_progress(self.engine)
