@@ -581,9 +581,9 @@ def rung(lib: Any) -> str:
         buffers = native.inputs(schedule, "int32", Op.SUM, 1)
         for rank, buffer in zip(job.ranks, buffers, strict=True):
             rank.start(suspect_ns=3600 * SECOND_NS, window=1 << 20)
-            made = native.program(lib, schedule, rank.rank, "int32", rank.segment, place.lanes(schedule))
+            made = native.program(lib, schedule, rank.rank, rank.segment, place.lanes(schedule))
             rank.programs[0, str(rank.rank)] = made, schedule
-            assert lib.optcc_begin(rank.engine, made, buffer.ctypes.data, 0) == OK
+            assert lib.optcc_begin(rank.engine, made, call(buffer, "int32", Op.SUM)) == OK
         first = job.ranks[0]
         fd = lib.optcc_tcp_fd(first.tcp)
         while not first.counters()["sent_bytes"] and time.monotonic() < until:
