@@ -73,6 +73,7 @@ class TwinGpu:
         self._kernels: list[tuple[Op | None, np.dtype[Any], int]] = []
         self._tickets = Tickets(np.zeros(1, np.int64))
         self._worker: threading.Thread | None = None
+        self._serving: threading.Thread | None = None
         self._over = threading.Event()
         self.launched = 0  # kernels, by compiled code
         self.hasty = False  # tickets are done before their work
@@ -175,12 +176,17 @@ class TwinGpu:
         assert opened == 0
         self.wait()
 
+        before = self._serving
+
         def run() -> None:
+            if before:
+                before.join()
             while lib.optcc_gpu_twin_step(twin, 4 * blocks):
                 time.sleep(0)
             lib.optcc_gpu_twin_close(twin)
 
-        threading.Thread(target=run, daemon=True).start()
+        self._serving = threading.Thread(target=run, daemon=True)
+        self._serving.start()
 
     def mark(self) -> Any:
         return TwinEvent(self, self._given)

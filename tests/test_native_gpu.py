@@ -551,6 +551,9 @@ def test_a_folder_is_used_one_collective_at_a_time() -> None:
         folder.launch(buffer, Op.SUM)
     folder.end()
     folder.end()
+    for _ in range(600):  # nobody waits until the one before has ended, but where there is no room for more
+        folder.launch(buffer, Op.SUM)
+        folder.end()
     while not folder.ready:
         pass
     with pytest.raises(InputError, match="cannot name"):

@@ -8,6 +8,7 @@ native code is handed in; so is the GPU, a `cuda.Gpu` or what stands for one in 
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from ctypes import byref, c_int, c_uint32, c_uint64, c_void_p
@@ -31,6 +32,8 @@ OPS = tuple(Op)
 BLOCKS, PART_BYTES = 16, 32768
 """Of the kernel: a power of two; of what a block does at a time. All kernels on a GPU run at once."""
 BYTE = np.dtype(np.uint8)
+LATEST_S = 60.0
+"""For one of dozens of kernels to end that were launched before."""
 HIGHEST = 1 << 48
 """Addresses that a job can say are below."""
 OK, AGAIN, LOST = range(3)
@@ -115,9 +118,14 @@ class ResidentFolder:
             raise InputError("an address that a job cannot name", where="buffer", got=hex(buffer.address))
         first = c_uint64()
         kind = TYPES.index(name_of(buffer.dtype))
-        result = self._call("optcc_gpu_launch", self._handle, kind, OPS.index(op), byref(first))
+        if self._running:
+            raise RuntimeError("a collective runs on this GPU")
+        until = time.monotonic() + LATEST_S
+        while (result := self._call("optcc_gpu_launch", self._handle, kind, OPS.index(op), byref(first))) == AGAIN:
+            if time.monotonic() > until:
+                raise RuntimeError("kernels of earlier collectives do not end")
         if result != OK:
-            raise RuntimeError("a collective runs on this GPU" if result == AGAIN else "this GPU has failed")
+            raise RuntimeError("this GPU has failed")
         self._running = True
         address = self._memory.ctypes.data
         slots = (address + self._offset, self._slots)
