@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -78,6 +79,7 @@ class TwinGpu:
         self.launched = 0  # kernels, by compiled code
         self.hasty = False  # tickets are done before their work
         self.refuses = 0  # an error for every kernel
+        self.freed_early = 0  # arrays, while the resident kernel ran
 
     def some(self) -> None:
         with self._lock:
@@ -86,6 +88,8 @@ class TwinGpu:
                 self.finished += 1
 
     def wait(self) -> None:
+        if self._serving:
+            self._serving.join()
         with self._lock:
             while self._work:
                 self._work.popleft()()
@@ -188,11 +192,17 @@ class TwinGpu:
         self._serving = threading.Thread(target=run, daemon=True)
         self._serving.start()
 
+    def _free(self) -> None:
+        """CUDA would wait here for the resident kernel."""
+        if self._serving and self._serving.is_alive():
+            self.freed_early += 1
+
     def mark(self) -> Any:
         return TwinEvent(self, self._given)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> DeviceArray:
         memory = np.full(max(1, count * dtype.itemsize), GARBAGE, np.uint8)
+        weakref.finalize(memory, self._free)
         return DeviceArray(memory.ctypes.data, count, dtype, self.index, memory)
 
     scratch = empty

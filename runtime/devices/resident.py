@@ -68,7 +68,8 @@ class ResidentFolder:
     """What copies and folds for the engine of one rank, on one GPU.
 
     A collective: `launch`, then `optcc_progress` until `ready`, then `optcc_begin`; when it has ended, `end`. The
-    caller's stream goes first, and goes on after the end.
+    caller's stream goes first, and goes on after the end. In between the thread that makes progress frees no GPU memory
+    and calls nothing else of CUDA that waits for kernels: it would wait for itself.
 
     Raises InputError where the GPU has not the memory, and MemoryError where the host has not.
     """
@@ -104,7 +105,8 @@ class ResidentFolder:
 
     def warm(self, dtype: np.dtype[Any], op: Op) -> None:
         """Compile and load what a collective needs, which takes seconds, and see that it runs and ends."""
-        self.launch(self.gpu.empty(1, dtype), op)
+        buffer = self.gpu.empty(1, dtype)  # freed after the end: CUDA frees when all kernels have ended
+        self.launch(buffer, op)
         self.end()
         self.gpu.wait()
 
