@@ -39,6 +39,8 @@ PATIENCE_S = 60.0
 SECOND_NS = 10**9
 LATE_COPIES = 100
 """Of the whole buffer, which the first call of each kind waits for."""
+LATEST_S = 300.0
+"""For all cases."""
 
 
 class Tuning(NamedTuple):
@@ -155,10 +157,15 @@ def in_processes(ranks: int, of_rank: Callable[[int, Any], None]) -> list[int | 
     processes = [context.Process(target=of_rank, args=(rank, meeting.exchange_of(rank))) for rank in range(ranks)]
     for process in processes:
         process.start()
+    until = time.monotonic() + LATEST_S
+    while any(process.exitcode is None for process in processes) and time.monotonic() < until:
+        time.sleep(0.05)
+        if any(process.exitcode for process in processes):  # the others wait for this one
+            until = min(until, time.monotonic() + 5)
     for process in processes:
-        process.join(5 * PATIENCE_S)
         if process.exitcode is None:
-            process.terminate()
+            process.kill()  # a GPU's call that waits hears nothing else
+        process.join()
     return [process.exitcode for process in processes]
 
 

@@ -427,8 +427,8 @@ int optcc_gpu_open(void *memory, uint32_t blocks, uint64_t part_bytes, struct op
 void optcc_gpu_close(struct optcc_gpu *gpu); /* after its programs, and when no kernel runs */
 /* As optcc_program_use. Payloads that come must be where the GPU reaches them: lent by wires_shm.c, by CUDA IPC. */
 int optcc_gpu_use(struct optcc_gpu *gpu, struct optcc_program *program, void *early);
-/* A kernel for `type` and `op` is about to be started, with `first`, the number of its first job. AGAIN: one runs;
- * LOST: the GPU has failed. */
+/* A kernel for `type` and `op` is about to be started, on the stream of the one before, with `first`, the number of its
+ * first job. AGAIN: one has not been told to end, or dozens have not ended; LOST: the GPU has failed. */
 int optcc_gpu_launch(struct optcc_gpu *gpu, enum optcc_type type, enum optcc_op op, uint64_t *first);
 /* OK: all that was given is done. After `launch` that means that the kernel runs, and the buffer is as its stream has
  * left it: only now may the collective begin. After `end`: that it ends. AGAIN, or LOST. */

@@ -165,7 +165,8 @@ int optcc_gpu_launch(struct optcc_gpu *g, enum optcc_type type, enum optcc_op op
         return OPTCC_BAD;
     if (g->lost)
         return OPTCC_LOST;
-    if (g->running || !all_done(g))
+    all_done(g); /* kernels of one stream run one after another: this one may be given jobs before the last has ended */
+    if (g->running || g->next + 2 * g->blocks > g->unfinished + SLOTS)
         return OPTCC_AGAIN;
     g->type = type;
     g->op = op;

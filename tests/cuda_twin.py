@@ -13,6 +13,7 @@ import os
 import random
 import threading
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,10 +74,12 @@ class TwinGpu:
         self._kernels: list[tuple[Op | None, np.dtype[Any], int]] = []
         self._tickets = Tickets(np.zeros(1, np.int64))
         self._worker: threading.Thread | None = None
+        self._serving: threading.Thread | None = None
         self._over = threading.Event()
         self.launched = 0  # kernels, by compiled code
         self.hasty = False  # tickets are done before their work
         self.refuses = 0  # an error for every kernel
+        self.freed_early = 0  # arrays, while the resident kernel ran
 
     def some(self) -> None:
         with self._lock:
@@ -85,6 +88,8 @@ class TwinGpu:
                 self.finished += 1
 
     def wait(self) -> None:
+        if self._serving:
+            self._serving.join()
         with self._lock:
             while self._work:
                 self._work.popleft()()
@@ -175,18 +180,29 @@ class TwinGpu:
         assert opened == 0
         self.wait()
 
+        before = self._serving
+
         def run() -> None:
+            if before:
+                before.join()
             while lib.optcc_gpu_twin_step(twin, 4 * blocks):
                 time.sleep(0)
             lib.optcc_gpu_twin_close(twin)
 
-        threading.Thread(target=run, daemon=True).start()
+        self._serving = threading.Thread(target=run, daemon=True)
+        self._serving.start()
+
+    def _free(self) -> None:
+        """CUDA would wait here for the resident kernel."""
+        if self._serving and self._serving.is_alive():
+            self.freed_early += 1
 
     def mark(self) -> Any:
         return TwinEvent(self, self._given)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> DeviceArray:
         memory = np.full(max(1, count * dtype.itemsize), GARBAGE, np.uint8)
+        weakref.finalize(memory, self._free)
         return DeviceArray(memory.ctypes.data, count, dtype, self.index, memory)
 
     scratch = empty

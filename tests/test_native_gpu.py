@@ -547,13 +547,19 @@ def test_a_folder_is_used_one_collective_at_a_time() -> None:
     folder = resident.ResidentFolder(library(), gpu, blocks=2)
     buffer = gpu.empty(8, dtype_of("float32"))
     folder.warm(buffer.dtype, Op.SUM)
-    while not folder.ready:
-        pass
+    assert folder.ready
+    assert gpu.freed_early == 0  # else CUDA would have waited for ever
+    folder.launch(gpu.empty(1, buffer.dtype), Op.SUM)
+    assert gpu.freed_early == 1
+    folder.end()
     folder.launch(buffer, Op.SUM)
     with pytest.raises(RuntimeError, match="a collective runs"):
         folder.launch(buffer, Op.SUM)
     folder.end()
     folder.end()
+    for _ in range(600):  # nobody waits until the one before has ended, but where there is no room for more
+        folder.launch(buffer, Op.SUM)
+        folder.end()
     while not folder.ready:
         pass
     with pytest.raises(InputError, match="cannot name"):

@@ -8,6 +8,7 @@ native code is handed in; so is the GPU, a `cuda.Gpu` or what stands for one in 
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from ctypes import byref, c_int, c_uint32, c_uint64, c_void_p
@@ -31,6 +32,8 @@ OPS = tuple(Op)
 BLOCKS, PART_BYTES = 16, 32768
 """Of the kernel: a power of two; of what a block does at a time. All kernels on a GPU run at once."""
 BYTE = np.dtype(np.uint8)
+LATEST_S = 60.0
+"""For one of dozens of kernels to end that were launched before."""
 HIGHEST = 1 << 48
 """Addresses that a job can say are below."""
 OK, AGAIN, LOST = range(3)
@@ -65,7 +68,8 @@ class ResidentFolder:
     """What copies and folds for the engine of one rank, on one GPU.
 
     A collective: `launch`, then `optcc_progress` until `ready`, then `optcc_begin`; when it has ended, `end`. The
-    caller's stream goes first, and goes on after the end.
+    caller's stream goes first, and goes on after the end. In between the thread that makes progress frees no GPU memory
+    and calls nothing else of CUDA that waits for kernels: it would wait for itself.
 
     Raises InputError where the GPU has not the memory, and MemoryError where the host has not.
     """
@@ -101,7 +105,8 @@ class ResidentFolder:
 
     def warm(self, dtype: np.dtype[Any], op: Op) -> None:
         """Compile and load what a collective needs, which takes seconds, and see that it runs and ends."""
-        self.launch(self.gpu.empty(1, dtype), op)
+        buffer = self.gpu.empty(1, dtype)  # freed after the end: CUDA frees when all kernels have ended
+        self.launch(buffer, op)
         self.end()
         self.gpu.wait()
 
@@ -115,9 +120,14 @@ class ResidentFolder:
             raise InputError("an address that a job cannot name", where="buffer", got=hex(buffer.address))
         first = c_uint64()
         kind = TYPES.index(name_of(buffer.dtype))
-        result = self._call("optcc_gpu_launch", self._handle, kind, OPS.index(op), byref(first))
+        if self._running:
+            raise RuntimeError("a collective runs on this GPU")
+        until = time.monotonic() + LATEST_S
+        while (result := self._call("optcc_gpu_launch", self._handle, kind, OPS.index(op), byref(first))) == AGAIN:
+            if time.monotonic() > until:
+                raise RuntimeError("kernels of earlier collectives do not end")
         if result != OK:
-            raise RuntimeError("a collective runs on this GPU" if result == AGAIN else "this GPU has failed")
+            raise RuntimeError("this GPU has failed")
         self._running = True
         address = self._memory.ctypes.data
         slots = (address + self._offset, self._slots)
