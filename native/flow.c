@@ -46,6 +46,7 @@ _Static_assert(sizeof(struct optcc_frame) == 112, "it travels between machines, 
 enum {
     LOOKS = 8,        /* in suspect_ns */
     SEQ_BITS = 48,    /* of a segment's number; above are 1024 ranks */
+    IN_VAIN = 2,      /* a wire is left that was trusted so often after a doubt, and has brought over nothing since */
     SLACK = 3,        /* a segment is lost when one sent so much later by the same wire has landed */
     NEWS = 4096,      /* taken in one call of progress at most */
     MOST_KNOCKS = 16, /* the pause between knocks grows to so many times the first */
@@ -106,6 +107,8 @@ struct wire {
     uint64_t elsewhere_ns;      /* another wire answered this doubt; 0: none yet */
     uint64_t knock_ns, pause_ns; /* when to knock next, and how long after that again */
     uint32_t doubt;             /* number of its doubt */
+    uint32_t in_vain;           /* how often it was trusted again since it has brought something over */
+    uint32_t cause;             /* of its last loss: enum optcc_cause */
     uint64_t moving;            /* bytes that it has lost and that are to go again by others */
     int owes_ack, moves;        /* moves: MOVED is still to be noted */
 };
@@ -140,7 +143,7 @@ struct optcc_engine {
 static void note(struct optcc_engine *e, const struct wire *w, enum optcc_noted noted, uint64_t bytes)
 {
     e->note[e->noted++ % NOTES] = (struct optcc_note){.at_ns = e->now_ns, .bytes = bytes, .noted = noted,
-                                                      .wire = w->index, .cause = e->cause};
+                                                      .wire = w->index, .cause = w->cause};
 }
 
 static void note_moved(struct optcc_engine *e)
@@ -249,6 +252,7 @@ static void acknowledge(struct optcc_engine *e, struct peer *p, uint64_t seq)
         grounded(p, w, o);
         w->acked += o->length;
         w->moved_ns = e->now_ns;
+        w->in_vain = 0;
         if (o->tries == 1) {
             if (o->order >= w->best)
                 w->best = o->order + 1;
@@ -459,20 +463,11 @@ static uint64_t lose_segments(struct optcc_engine *e, const struct wire *w) /* b
     return bytes;
 }
 
-/* It lives. What it has not brought over in all this time is lost. */
-static uint32_t answered(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
-{
-    (void)frame;
-    if (e->now_ns - w->moved_ns >= e->config.suspect_ns)
-        lose_segments(e, w);
-    w->moved_ns = e->now_ns;
-    return OPTCC_UP;
-}
-
 static uint32_t leave(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
 {
     (void)frame;
     e->counters.left++;
+    w->cause = e->cause;
     note(e, w, OPTCC_NOTE_LOST, 0);
     w->moving = lose_segments(e, w);
     if (e->program && w->order && !w->moves) {
@@ -495,11 +490,23 @@ static uint32_t leave(struct optcc_engine *e, struct wire *w, const struct optcc
     return OPTCC_FENCING;
 }
 
+/* It lives. What it has not brought over in all this time is lost. It may also be that answers come through and payloads
+ * do not. */
+static uint32_t answered(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame)
+{
+    if (e->now_ns - w->moved_ns >= e->config.suspect_ns && lose_segments(e, w) && ++w->in_vain > IN_VAIN) {
+        e->cause = OPTCC_SILENCE;
+        return leave(e, w, frame);
+    }
+    w->moved_ns = e->now_ns;
+    return OPTCC_UP;
+}
+
 static void live(struct optcc_engine *e, struct wire *w, uint32_t epoch)
 {
     w->epoch = epoch;
     w->called = w->knocked = 0;
-    w->order = w->best = 0;
+    w->order = w->best = w->in_vain = 0;
     w->moved_ns = e->peer[w->ends.peer].answered_ns = e->now_ns;
     e->counters.returned++;
     note(e, w, OPTCC_NOTE_ANEW, 0);

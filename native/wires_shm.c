@@ -351,7 +351,7 @@ static void look_at_links(struct optcc_shm *s)
         const int far = link_of(s, s->wire[i].peer, s->wire[i].far_nic);
         const int gone = far != LINK_UP || link_of(s, s->rank, s->wire[i].nic) == LINK_DOWN;
         if (gone && !w->gone && !w->died)
-            died(s, i, far == LINK_REFUSES ? OPTCC_ERROR : OPTCC_CLOSED);
+            died(s, i, OPTCC_CLOSED);
         if (!gone && w->gone) {
             s->owed += !w->back;
             w->back = 1;

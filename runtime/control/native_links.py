@@ -71,6 +71,10 @@ Half of either finds a black hole sooner; a process that gets no processor for s
 WINDOW_BYTES = 512 << 10
 """Not acknowledged on a wire, at most: two of the largest segments, so that one is under way while one is folded."""
 
+WINDOW_S = 0.02
+"""What a played NIC sends in so long is enough, too: twice what a process may wake up late. Half of it leaves slow NICs
+idle on a busy machine; twice as much makes a black hole take twice as long to find."""
+
 KNOCK_S = 0.01
 """The first pause before a lost wire is tried again, up to 16 times as long later."""
 
@@ -160,9 +164,13 @@ class NativeLinks:
         self._healing = hardware.strike(self._wires.nics, layout.nics)
 
     def _config(self) -> Any:
-        second, window = 10**9, max(WINDOW_BYTES, 2 * self._segment)
+        second, window = 10**9, WINDOW_BYTES
         rates = [rate for port in self.layout.nics for rate in (port.out_rate, port.in_rate) if rate > 0]
-        queue_s = self.layout.ranks * window / min(rates) if self._paced and rates else 0.0
+        slowest = min(rates, default=0) if self._paced else 0
+        if slowest:
+            window = min(window, int(WINDOW_S * slowest))
+        window = max(window, 2 * self._segment)
+        queue_s = self.layout.ranks * window / slowest if slowest else 0.0
         longer = max(1.0, 4 * queue_s / SUSPECT_S)
         crowded = self.layout.ranks > len(os.sched_getaffinity(0))
         return Config(
