@@ -62,7 +62,7 @@ of a row apart at most. Half of that leaves a sixteenth more of the time to the 
 UNDER_WAY = 64 << 20
 """Payloads under way to a rank, at most, in memory."""
 
-RING_BYTES = 2 << 20
+RING_BYTES = 5 << 20
 """Of them from one rank to one NIC, at most."""
 
 TOKEN_BYTES = 64
