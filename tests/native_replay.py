@@ -39,12 +39,12 @@ from optcc.runtime.native.library import (
     Call,
     Config,
     Counters,
-    NativeProgram,
     Result,
     ShmConfig,
     Until,
     WireEnds,
     declare,
+    open_program,
     struct,
 )
 from optcc.schedule import Schedule
@@ -332,7 +332,7 @@ class Outcome:
 
 def program(lib: Any, schedule: Schedule, rank: int, segment: int, lanes: Array) -> Any:
     """A rank's part of a schedule; `lanes` by route."""
-    return NativeProgram.of(schedule, rank, lanes, segment, lib).pointer
+    return open_program(lib, schedule, rank, lanes, segment)
 
 
 def call(buffer: Array, dtype: str, op: Op) -> Any:

@@ -71,6 +71,9 @@ Half of either finds a black hole sooner; a process that gets no processor for s
 WINDOW_BYTES = 512 << 10
 """Not acknowledged on a wire, at most: two of the largest segments, so that one is under way while one is folded."""
 
+SIGNAL_S = 0.1
+"""An operation looks so often whether this process was interrupted (Ctrl-C): compiled code does not hear of that."""
+
 LOCAL_WINDOW_BYTES = 4 << 20
 """The same between processes of one machine: nothing waits behind it, and a process may be away for as long as others
 have the core. With 512 KiB an AllReduce of 64 MiB took three times as long beside other work."""
@@ -216,7 +219,7 @@ class NativeLinks:
 
     def program(self, schedule: Schedule, itemsize: int) -> NativeProgram:
         """This rank's part of a schedule whose ranks are joined."""
-        return NativeProgram.of(schedule, self._rank, self._lanes.words(schedule), self._segment)
+        return NativeProgram(schedule, self._rank, self._lanes.words(schedule), self._segment)
 
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Any schedule between ranks that are joined can run."""
@@ -279,7 +282,7 @@ class NativeLinks:
                 seen, end = progress, now + within_s
             if bug := self._wires.bug():
                 raise TransportError(bug)
-            wake = min(end, self._tend(now))
+            wake = min(end, self._tend(now), now + SIGNAL_S)
             until = Until(max(0, int((wake - now) * 1e9)), self._due(total), self._control.fileno())
             result = self._lib.optcc_wait(self._engine, byref(until))
             if result == Result.OK:

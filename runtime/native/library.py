@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
-from dataclasses import dataclass
 from enum import IntEnum
 from functools import cache
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 
@@ -277,31 +277,32 @@ def wrong_with(schedule: Schedule, rank: int) -> InputError:
     return InputError("a transfer is not between two ranks, or not within the buffer", where=where)
 
 
-@dataclass(eq=False)
+def open_program(lib: Any, schedule: Schedule, rank: int, lanes: Array, segment_bytes: int) -> Any:
+    """One rank's part of a schedule, to be closed by `optcc_program_close`.
+
+    lanes : by route; segment_bytes : of the engine that it will run on
+    Raises InputError for rows that ranks which know only their own cannot run.
+    """
+    rows, columns = rows_of(schedule, lanes)
+    made = c_void_p()
+    result = lib.optcc_program_open(
+        byref(rows), rank, schedule.ranks, None, schedule.nbytes, segment_bytes, byref(made)
+    )
+    del columns
+    if result == Result.BAD:
+        raise wrong_with(schedule, rank)
+    demand(result, "a rank's part of a schedule")
+    return made
+
+
 class NativeProgram:
-    """One rank's part of a schedule, held by the library until `close`."""
+    """One rank's part of a schedule, which the library holds for as long as this is there."""
 
-    pointer: Any
-    rank: int
-    schedule: Schedule
-
-    @classmethod
-    def of(cls, schedule: Schedule, rank: int, lanes: Array, segment_bytes: int, lib: Any = None) -> Self:
-        """lanes : by route; segment_bytes : of the engine that it will run on.
-
-        Raises InputError for rows that ranks which know only their own cannot run.
-        """
-        lib = lib or engine_library()
-        rows, columns = rows_of(schedule, lanes)
-        made = c_void_p()
-        result = lib.optcc_program_open(
-            byref(rows), rank, schedule.ranks, None, schedule.nbytes, segment_bytes, byref(made)
-        )
-        del columns
-        if result == Result.BAD:
-            raise wrong_with(schedule, rank)
-        demand(result, "a rank's part of a schedule")
-        return cls(made, rank, schedule)
+    def __init__(self, schedule: Schedule, rank: int, lanes: Array, segment_bytes: int) -> None:
+        """As `open_program`."""
+        lib = engine_library()
+        self.pointer = open_program(lib, schedule, rank, lanes, segment_bytes)
+        weakref.finalize(self, lib.optcc_program_close, self.pointer).atexit = False
 
     def landings(self) -> dict[int, float]:
         """When each row that came in had come and was folded, seconds of the monotonic clock."""
@@ -310,9 +311,3 @@ class NativeProgram:
         rows, at_ns = np.empty(count, np.uint32), np.empty(count, np.uint64)
         lib.optcc_program_landings(self.pointer, rows.ctypes.data, at_ns.ctypes.data)
         return dict(zip(rows.tolist(), (at_ns / 1e9).tolist(), strict=True))
-
-    def close(self) -> None:
-        """Give its memory back."""
-        if self.pointer:
-            engine_library().optcc_program_close(self.pointer)
-            self.pointer = None
