@@ -129,7 +129,8 @@ struct optcc_engine {
     uint32_t odd_rank;  /* that has called something else; UINT32_MAX: none */
     uint32_t cause;     /* of the loss that is being handled: enum optcc_cause */
     uint32_t movers;    /* wires with a MOVED to be noted */
-    uint64_t happened;  /* grows with whatever comes or goes */
+    uint64_t happened;  /* grows with whatever comes, goes or changes */
+    uint64_t barren[OPTCC_MAX_NICS]; /* `happened` as it was when the NIC found nothing to send */
     int finished;       /* the last operation, whole */
     int abandoned;
     int owing;          /* some wire may owe an acknowledgement */
@@ -231,6 +232,7 @@ static void grounded(struct peer *p, struct wire *w, const struct out *o)
 static void to_send_again(struct optcc_engine *e, struct peer *p, struct out *o)
 {
     grounded(p, &e->wire[o->wire], o);
+    e->happened++;
     o->is = AGAIN;
     p->again++;
     e->again++;
@@ -404,6 +406,20 @@ static int pull(struct optcc_engine *e, uint32_t nic)
     return 0;
 }
 
+static int is_late(const struct optcc_engine *e) { return e->source->late && e->source->late(e->program); }
+
+/* As much as it takes. Where it found nothing in a program it looks again only when something has happened; messages, and
+ * rows that are folded late, become ready otherwise. */
+static void fill(struct optcc_engine *e, uint32_t nic)
+{
+    const int told = e->source == &OPTCC_ROWS_SOURCE && !is_late(e);
+    while (!(told && e->barren[nic] == e->happened) && e->wires->room(e->self, nic))
+        if (!pull(e, nic)) {
+            e->barren[nic] = e->happened;
+            return;
+        }
+}
+
 /* ---- a wire's end: what happens in which state ------------------------------------------------------------------- */
 
 typedef uint32_t action(struct optcc_engine *e, struct wire *w, const struct optcc_frame *frame); /* the next state */
@@ -414,6 +430,7 @@ static void go(struct optcc_engine *e, struct wire *w, uint32_t state)
     const uint64_t lane = UINT64_C(1) << w->ends.lane;
     e->unwell += (w->state == OPTCC_UP) - (state == OPTCC_UP);
     w->state = state;
+    e->happened++;
     int leads = 0;
     for (uint32_t i = 0; i < p->lanes; i++)
         leads |= e->wire[p->wire[i]].state == OPTCC_UP || e->wire[p->wire[i]].state == OPTCC_DOUBTED;
@@ -647,14 +664,13 @@ static void landed(struct optcc_engine *e, struct peer *p, uint64_t seq, uint32_
         p->floor++;
     }
     p->to_come--;
+    e->happened++;
     e->counters.landed_segments++;
     if (w->state == OPTCC_UP || w->state == OPTCC_DOUBTED)
         w->owes_ack = e->owing = 1;
     else
         hello(e, p);
 }
-
-static int is_late(const struct optcc_engine *e) { return e->source->late && e->source->late(e->program); }
 
 /* After how long what is being taken in is worth a look; UINT64_MAX: there is nothing. */
 static uint64_t due_ns(const struct optcc_engine *e)
@@ -968,6 +984,7 @@ static void begin(struct optcc_engine *e, const struct optcc_source *source, voi
     e->now_ns = e->wires->now(e->self);
     e->source = source;
     e->program = program;
+    e->happened++;
     e->finished = 0;
     for (uint32_t i = 0; i < e->config.ranks; i++)
         e->peer[i].takes_part = 0;
@@ -1084,8 +1101,7 @@ uint64_t optcc_progress(struct optcc_engine *e)
         look(e);
     if (e->program && !over(e))
         for (uint32_t nic = 0; nic < e->config.nics; nic++)
-            while (e->wires->room(e->self, nic) && pull(e, nic))
-                ;
+            fill(e, nic);
     if (e->movers)
         note_moved(e);
     if (e->owing)
