@@ -179,7 +179,7 @@ struct optcc_config {
     uint32_t rank, ranks;
     uint32_t nics;          /* of this rank */
     uint32_t wires;         /* length of the table of wires */
-    uint32_t segment_bytes; /* transfers are cut into so much, a multiple of 8; the same at all ranks */
+    uint32_t segment_bytes; /* transfers are cut into so much at most, a multiple of 64; the same at all ranks */
     uint32_t window_bytes;  /* at most so much is unacknowledged on a wire, but one segment may always be */
     uint64_t job;           /* see optcc_frame */
     uint64_t suspect_ns;    /* a wire that owes something and moves nothing for so long is doubted */
@@ -197,7 +197,7 @@ struct optcc_rows {
     const int64_t *offset, *length;      /* by row: bytes of the buffer */
     const uint8_t *reduce;               /* by row: fold (1) or overwrite (0) */
     const int64_t *dep_ptr, *dep_idx;    /* row i waits for dep_idx[dep_ptr[i] .. dep_ptr[i + 1]] */
-    const uint64_t *lanes;               /* by route: a bit for each lane that it goes by; 0: any */
+    const uint64_t *lanes;               /* by route: a bit for each lane that it goes by; 0: any; the same at all ranks */
 };
 
 /* One run of a program. */

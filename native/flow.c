@@ -910,7 +910,7 @@ int optcc_open(const struct optcc_config *config, const struct optcc_wire *wires
 {
     *engine = NULL;
     if (config->ranks > OPTCC_MAX_RANKS || config->rank >= config->ranks || config->nics > OPTCC_MAX_NICS ||
-        config->segment_bytes == 0 || config->segment_bytes % 8 || config->segment_bytes > OPTCC_MAX_SEGMENT ||
+        config->segment_bytes == 0 || config->segment_bytes % 64 || config->segment_bytes > OPTCC_MAX_SEGMENT ||
         config->suspect_ns < LOOKS || !config->knock_ns)
         return OPTCC_BAD;
     struct optcc_engine *e = calloc(1, sizeof *e);

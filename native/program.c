@@ -11,8 +11,9 @@
  * landed when its job is done, and a row is finished when all its jobs are; so nobody is sent, and no later row is
  * folded into, what a job has still to write.
  *
- * A row is cut into segments once, at multiples of the segment's length from its beginning. The same cuts are sent
- * again after a loss, and a segment is known by its row and number.
+ * A row is cut into segments once, of one length but for the last: as many as its lanes, or a multiple, so that lanes of
+ * one rate are done at the same time. The same cuts are sent again after a loss, and a segment is known by its row and
+ * number.
  *
  * Memory: two bits for each segment that comes in, and room for every row that may come before its turn; with a folder
  * also a job for each segment, of which each has one at a time.
@@ -22,9 +23,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { GRAIN = 64 }; /* segments begin at multiples of it in their rows: bytes of a cache line, and of any element */
+
 struct send {
     uint32_t row, peer;
-    uint32_t segments;
+    uint32_t segments, cut; /* how many, and the length of all but the last: bytes */
     uint32_t needs;   /* rows that it waits for */
     uint64_t offset, length; /* bytes of the buffer */
     uint64_t lanes;
@@ -37,7 +40,7 @@ struct send {
 
 struct receive {
     uint32_t row, peer;
-    uint32_t segments;
+    uint32_t segments, cut; /* as of a send */
     uint32_t reduce;
     uint32_t earlier; /* rows that are folded into some of its bytes before it */
     uint64_t offset, length; /* bytes of the buffer */
@@ -103,10 +106,21 @@ static void clear(uint64_t *words, uint64_t i) { words[i / 64] &= ~(UINT64_C(1) 
 /* Room for `count` things, zero, and never nothing. */
 static void *room(uint64_t count, uint64_t bytes) { return calloc(count ? count : 1, bytes); }
 
-static uint32_t segment_length(uint64_t row_length, uint32_t segment_bytes, uint32_t segment)
+static uint32_t segment_length(uint64_t row_length, uint32_t cut, uint32_t segment)
 {
-    const uint64_t rest = row_length - (uint64_t)segment * segment_bytes;
-    return rest < segment_bytes ? (uint32_t)rest : segment_bytes;
+    const uint64_t rest = row_length - (uint64_t)segment * cut;
+    return rest < cut ? (uint32_t)rest : cut;
+}
+
+/* How long the segments of a row are, the same at both of its ends. `most` : bytes; lanes : 0: any */
+static uint32_t cut_of(uint64_t length, uint32_t most, uint64_t lanes)
+{
+    const uint64_t count = (length + most - 1) / most, in_turn = lanes ? (uint64_t)__builtin_popcountll(lanes) : 1;
+    if (count < in_turn)
+        return most;
+    const uint64_t rounds = (count + in_turn - 1) / in_turn, even = (length + rounds * in_turn - 1) / (rounds * in_turn);
+    const uint64_t cut = (even + GRAIN - 1) / GRAIN * GRAIN;
+    return cut < most ? (uint32_t)cut : most;
 }
 
 /* The receive of a row, or UINT32_MAX. */
@@ -278,7 +292,7 @@ static int take_rows(struct optcc_program *p, const struct optcc_rows *rows, uin
     uint64_t bits = 0;
     for (uint32_t i = 0; i < rows->rows; i++) {
         if (!fits(rows, i, ranks, buffer_bytes) ||
-            (uint64_t)rows->length[i] / p->segment_bytes >= UINT32_MAX)
+            (uint64_t)rows->length[i] / p->segment_bytes >= UINT32_MAX / (2 * OPTCC_MAX_LANES))
             return OPTCC_BAD;
         while ((rows->offset[i] | rows->length[i]) % p->granule)
             p->granule /= 2;
@@ -293,16 +307,17 @@ static int take_rows(struct optcc_program *p, const struct optcc_rows *rows, uin
     for (uint32_t i = 0; i < rows->rows; i++) {
         const uint32_t src = (uint32_t)rows->src[i], dst = (uint32_t)rows->dst[i];
         const uint64_t offset = (uint64_t)rows->offset[i], length = (uint64_t)rows->length[i];
-        const uint32_t segments = (uint32_t)((length + p->segment_bytes - 1) / p->segment_bytes);
+        const uint64_t lanes = rows->lanes ? rows->lanes[rows->route[i]] : 0;
+        const uint32_t cut = cut_of(length, p->segment_bytes, lanes);
+        const uint32_t segments = (uint32_t)((length + cut - 1) / cut);
         if (src == rank) {
             const uint32_t peer = group ? group[dst] : dst;
-            const uint64_t lanes = rows->lanes ? rows->lanes[rows->route[i]] : 0;
-            p->send[p->sends++] = (struct send){.row = i, .peer = peer, .segments = segments, .offset = offset,
+            p->send[p->sends++] = (struct send){.row = i, .peer = peer, .segments = segments, .cut = cut, .offset = offset,
                                                 .length = length, .lanes = lanes, .to = dst};
             count_side(p, peer, segments, 0);
         } else if (dst == rank) {
             const uint32_t peer = group ? group[src] : src;
-            p->receive[p->receives++] = (struct receive){.row = i, .peer = peer, .segments = segments,
+            p->receive[p->receives++] = (struct receive){.row = i, .peer = peer, .segments = segments, .cut = cut,
                                                          .reduce = rows->reduce[i] != 0, .offset = offset,
                                                          .length = length, .bits = bits};
             bits += segments;
@@ -317,7 +332,7 @@ int optcc_program_open(const struct optcc_rows *rows, uint32_t rank, uint32_t ra
                        uint64_t buffer_bytes, uint32_t segment_bytes, struct optcc_program **program)
 {
     *program = NULL;
-    if (rank >= ranks || ranks > OPTCC_MAX_RANKS || segment_bytes == 0 || segment_bytes % 8 ||
+    if (rank >= ranks || ranks > OPTCC_MAX_RANKS || segment_bytes == 0 || segment_bytes % 64 ||
         segment_bytes > OPTCC_MAX_SEGMENT)
         return OPTCC_BAD;
     struct optcc_program *p = calloc(1, sizeof *p);
@@ -460,9 +475,9 @@ static void piece_of(const void *self, uint32_t send, uint32_t segment, struct o
 {
     const struct optcc_program *p = self;
     const struct send *s = &p->send[send];
-    const uint64_t offset = (uint64_t)segment * p->segment_bytes;
+    const uint64_t offset = (uint64_t)segment * s->cut;
     *piece = (struct optcc_piece){.send = send, .segment = segment, .row = s->row, .peer = s->peer,
-                                  .length = segment_length(s->length, p->segment_bytes, segment), .offset = offset,
+                                  .length = segment_length(s->length, s->cut, segment), .offset = offset,
                                   .lanes = s->lanes, .ready_ns = s->ready_ns,
                                   .bytes = p->call.parts
                                                ? (const unsigned char *)p->call.parts + s->to * s->length + offset
@@ -489,11 +504,11 @@ static void taken(void *self, uint32_t send)
 static struct optcc_job job_of(const struct optcc_program *p, const struct work *w)
 {
     const struct receive *r = &p->receive[w->receive];
-    const uint64_t offset = (uint64_t)w->segment * p->segment_bytes;
+    const uint64_t offset = (uint64_t)w->segment * r->cut;
     unsigned char *const early = p->early + r->kept + offset;
     return (struct optcc_job){.to = w->target == EARLY ? early : p->buffer + r->offset + offset,
                               .from = w->target == FROM_EARLY ? early : w->bytes,
-                              .bytes = segment_length(r->length, p->segment_bytes, w->segment),
+                              .bytes = segment_length(r->length, r->cut, w->segment),
                               .type = p->call.type, .op = p->call.op, .fold = r->reduce && w->target != EARLY};
 }
 
@@ -579,10 +594,10 @@ static int land(void *self, uint32_t peer, const struct optcc_frame *head, const
     if (i == UINT32_MAX || (uintptr_t)bytes % p->item_bytes)
         return OPTCC_BAD;
     struct receive *r = &p->receive[i];
-    if (r->peer != peer || offset >= r->length || offset % p->segment_bytes)
+    if (r->peer != peer || offset >= r->length || offset % r->cut)
         return OPTCC_BAD;
-    const uint32_t segment = (uint32_t)(offset / p->segment_bytes);
-    if (length != segment_length(r->length, p->segment_bytes, segment) || bit(p->came, r->bits + segment))
+    const uint32_t segment = (uint32_t)(offset / r->cut);
+    if (length != segment_length(r->length, r->cut, segment) || bit(p->came, r->bits + segment))
         return OPTCC_BAD;
     set(p->came, r->bits + segment);
     if (r->at_ns < at_ns)

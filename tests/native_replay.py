@@ -330,6 +330,20 @@ class Outcome:
         return f"{self.counters['refused']} frames refused" if self.counters["refused"] else ""
 
 
+def cuts(schedule: Schedule, lanes: Array, most: int) -> Array:
+    """By row, the length of its segments: as many as its lanes, or a multiple, and none longer than `most`."""
+    in_turn = np.maximum(1, np.array([int(word).bit_count() for word in lanes], np.int64))[schedule.route]
+    count = -(-schedule.length // most)
+    rounds = -(-count // in_turn)
+    even = -(-schedule.length // (rounds * in_turn))
+    return np.where(count < in_turn, most, np.minimum(most, -(-even // 64) * 64))
+
+
+def segments(schedule: Schedule, lanes: Array, most: int) -> int:
+    """Of all its rows."""
+    return int((-(-schedule.length // cuts(schedule, lanes, most))).sum())
+
+
 def program(lib: Any, schedule: Schedule, rank: int, segment: int, lanes: Array) -> Any:
     """A rank's part of a schedule; `lanes` by route."""
     return open_program(lib, schedule, rank, lanes, segment)
@@ -417,7 +431,7 @@ class World:
         """One more collective of all ranks."""
         buffers, results = [one.copy() for one in given], [np.zeros_like(one) for one in given]
         self.tasks.append((buffers, results, right))
-        self.segments += int((-(-schedule.length // self.segment)).sum())
+        self.segments += segments(schedule, self.ground.lanes(schedule), self.segment)
         for rank in range(schedule.ranks):
             where = buffers[rank].ctypes.data, results[rank].ctypes.data
             kind = TYPES.index(dtype), OPS.index(op)
@@ -641,8 +655,9 @@ class Liar:
 
     def _segments(self) -> Iterable[tuple[int, int, int]]:
         """(row, offset in it, length) of all that comes to rank 0."""
+        steps = cuts(self.schedule, self.ground.lanes(self.schedule), self.world.segment)
         for row in np.flatnonzero(self.schedule.dst == 0).tolist():
-            length, step = int(self.schedule.length[row]), self.world.segment
+            length, step = int(self.schedule.length[row]), int(steps[row])
             for offset in range(0, length, step):
                 yield row, offset, min(step, length - offset)
 

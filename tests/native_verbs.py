@@ -123,7 +123,7 @@ class Job:
     @property
     def segments(self) -> int:
         """That land, at all ranks, in all calls."""
-        return len(self.calls) * int((-(-self.schedule.length // self.segment)).sum())
+        return len(self.calls) * native.segments(self.schedule, self.ground.lanes(self.schedule), self.segment)
 
     def peers(self, rank: int) -> list[int]:
         return sorted({wire.peer for wire in self.wires[rank]})

@@ -292,7 +292,7 @@ class Job:
                     assert same, f"wrong bits, call {self._done[rank.rank]}"
                     if rank.rank == 0:
                         self.calls += 1
-                        self.segments += int((-(-schedule.length // rank.segment)).sum())
+                        self.segments += native.segments(schedule, self.ground.lanes(schedule), rank.segment)
                     self._meet(rank, goes_on)
             except AssertionError as error:
                 self.faults.append(f"rank {rank.rank}: {error} {rank.counters()}")
