@@ -524,10 +524,10 @@ class Communicator:
     def events(self) -> tuple[Note, ...]:
         """What this rank has noted, the latest 1000. Times are of this process's monotonic clock.
 
-        Kinds: "nic down", "nic up", "lost" (a wire), "fenced" (this end of it), "moved" (what it carried, to other wires). Also
-        "waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without the NICs in
-        `text`). And "late" (a rank that mostly comes last to calls, in `text`). Of faults on purpose: "struck", and
-        what became of it, "healed", "held", "slowed".
+        Kinds: "nic down", "nic up", "lost" (a wire), "fenced" (this end of it), "moved" (to other wires: what it
+        carried). Also "waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without
+        the NICs in `text`). And "late" (a rank that mostly comes last to calls, in `text`). Of faults on purpose:
+        "struck", and what became of it, "healed", "held", "slowed".
         """
         self._demand_own()
         return self._events.all()
