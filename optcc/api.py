@@ -189,11 +189,12 @@ def run(
     dtype, op : of the elements, such as "float32" or "bfloat16"; "sum", "prod", "min" or "max"
     algorithms : "optcc" is the plan, others are names of `optcc.schedule.baselines.BASELINES`
     transport : "local", emulated NICs and shared memory: one factor divides their rates so that the fastest rank sends
-        at `local_rate` (bytes per second, or text such as "1Gb/s"); "verbs", RDMA devices that are called as the
-        cluster's NICs
+        at `local_rate` (bytes per second, or text such as "1Gb/s"); "tcp", interfaces of this machine that are called
+        as the cluster's NICs (server1/eth2), or addresses (server1/10.0.0.3); "verbs", RDMA devices likewise
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
-    path : what handles chunks: "python", "compiled" or "auto", compiled code where it can be had; None: as OPTCC_PATH
-        says, auto where it says nothing
+    path : what moves and adds bytes: "native", the engine in C, for buffers in host memory; "compiled" or "python",
+        not over tcp; "auto", native in host memory, else compiled where numba is installed; None: as OPTCC_PATH says,
+        auto where it says nothing
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.control.launch.Session`
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
 
@@ -253,7 +254,7 @@ def runnable(plan: Plan, transport: str) -> Schedule:
         raise InputError(
             "spine links and pod uplinks are not emulated",
             where="fabric",
-            expected="a fabric that only NICs limit, or --transport verbs, whose fabric is real",
+            expected="a fabric that only NICs limit, or --transport tcp or verbs, whose fabric is real",
             hint="The plan's fluid_s counts them.",
         )
     return schedule

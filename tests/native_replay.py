@@ -39,7 +39,7 @@ from optcc.runtime.native.library import (
     Call,
     Config,
     Counters,
-    Result,
+    ResultOf,
     ShmConfig,
     Until,
     WireEnds,
@@ -55,8 +55,8 @@ NATIVE = ROOT / "native"
 STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC", "-shared")
 SANITIZERS = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
-OK, AGAIN, LOST, BAD, MEMORY, LATE, DIFFERS = Result
-RESULTS = tuple(result.name.lower() for result in Result)
+OK, AGAIN, LOST, BAD, MEMORY, LATE, DIFFERS = ResultOf
+RESULTS = tuple(result.name.lower() for result in ResultOf)
 DIE, RETURN, MUTE, UNMUTE, RATE, PAUSE, RESUME, KILL = range(8)
 DATA, HELLO, PROBE, ALIVE, NOTICE, KNOCK, WELCOME, GIVEUP = range(1, 9)
 SPAN = 256

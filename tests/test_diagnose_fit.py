@@ -688,6 +688,14 @@ def test_paths_of_real_nics_are_not_broken() -> None:
     assert "--path: only emulated, expected --transport local, got 'verbs'" in result.stderr
 
 
+@pytest.mark.parametrize("option", ["--cut", "--hole", "--slow"])
+def test_nics_over_tcp_are_not_harmed(option: str) -> None:
+    told = ["run", "uniform:servers=3,nics=2,rate=160Mb/s", "--size", "1MiB", "--transport", "tcp"]
+    result = CliRunner().invoke(main, [*told, option, f"server0/nic0@0.3{'=0.5' if option == '--slow' else ''}"])
+    assert result.exit_code == 2
+    assert f"{option}: not over tcp, expected --kill, or --transport local" in result.stderr
+
+
 FLAP_S = 9.0
 """Longer than the hit collective and the probes after it, which wait 1.5 s each for what does not come."""
 

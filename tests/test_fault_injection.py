@@ -8,7 +8,7 @@ import pytest
 
 from optcc.errors import InputError
 from optcc.runtime.control import fault_injection
-from optcc.runtime.control.fault_injection import KINDS, FaultInjector
+from optcc.runtime.control.fault_injection import KINDS, PROCESS, FaultInjector, demand_strike
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.wires.contract import Cause
 from optcc.runtime.wires.virtual import VirtualNet
@@ -167,6 +167,18 @@ def test_a_rank_strikes_its_own_nics_only_in_order() -> None:
 def test_what_cannot_be_struck_is_refused(kind: str, nic: str) -> None:
     with pytest.raises(InputError, match=r"no such fault, expected cut, .* of one of rank0/nic0, "):
         Machine(Strike(kind, nic, 0.5))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_over_tcp_only_processes_are_struck(kind: str) -> None:
+    nics = {"rank0/nic0": 0, "rank1/nic0": 1}
+    strike = Strike(kind, "rank0/nic0", 0.5, 0.5, "rank1/nic0")
+    demand_strike(strike, nics, "local")
+    if kind in PROCESS:
+        demand_strike(strike, nics, "tcp")
+        return
+    with pytest.raises(InputError, match="not over tcp, expected pause or kill"):
+        demand_strike(strike, nics, "tcp")
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"pause", "kill"}))

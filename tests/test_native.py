@@ -21,6 +21,7 @@ from optcc.errors import InputError
 from optcc.export import mscclpp_clock
 from optcc.machine import native
 from optcc.machine.native import NativeCode, Pointer, array, call, struct
+from optcc.runtime.native import library as engine
 from optcc.schedule import Schedule, matchings
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.matchings import assigned, cut, grouped_by, waited_for_before
@@ -119,6 +120,61 @@ def test_constants_are_those_of_the_header() -> None:
     assert int(defined["PLANNING_ABI"]) == native.ABI
     assert "#define NEVER_TICK (INT64_C(1) << 62)" in HEADER
     assert NEVER == 2**62
+
+
+ENGINE_STRUCTS = {
+    kind.__name__: kind
+    for kind in vars(engine).values()
+    if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and kind is not ctypes.Structure
+}
+ENGINE_NUMBERS = {
+    **{f"OPTCC_{each.name}": each.value for kind in (engine.ResultOf, engine.CauseOf) for each in kind},
+    **{f"OPTCC_NOTE_{each.name}": each.value for each in engine.Noted},
+    **{f"OPTCC_LINK_{each.name}": each.value for each in engine.LinkOf},
+    **{f"OPTCC_{name.upper()}": value for names in (engine.TYPES, engine.OPS) for value, name in enumerate(names)},
+    "OPTCC_TYPES": len(engine.TYPES),
+    "OPTCC_OPS": len(engine.OPS),
+    "OPTCC_MAX_NICS": engine.MAX_NICS,
+    "OPTCC_MAX_LANES": engine.MAX_LANES,
+    "OPTCC_TCP_SECRET": engine.TCP_SECRET_BYTES,
+    "OPTCC_TCP_MAX_HANDLE": engine.TCP_HANDLE_BYTES,
+}
+
+
+def engine_differs(folder: Path, header: str) -> list[str]:
+    """Where what Python knows of the native engine is not what this header says: sizes, fields, numbers."""
+    (folder / "engine.h").write_text(header)
+    said = [f'P("{name}", {name})' for name in ENGINE_NUMBERS]
+    known = dict(ENGINE_NUMBERS)
+    for name, kind in ENGINE_STRUCTS.items():
+        said.append(f'P("{name}", sizeof(struct {name}))')
+        known[name] = ctypes.sizeof(kind)
+        for field, *_ in kind._fields_:
+            said.append(f'P("{name}.{field}", offsetof(struct {name}, {field}))')
+            known[f"{name}.{field}"] = getattr(kind, field).offset
+    lines = "\n".join(f"{line};" for line in said)
+    includes = '#include "engine.h"\n#include <stddef.h>\n#include <stdio.h>\n'
+    (folder / "says.c").write_text(
+        f'{includes}#define P(name, value) printf("%s %zu\\n", name, (size_t)(value))\nint main(void) {{\n{lines}\n}}\n'
+    )
+    subprocess.run(["cc", str(folder / "says.c"), "-o", str(folder / "says")], check=True, timeout=60)
+    told = subprocess.run([folder / "says"], capture_output=True, text=True, check=True, timeout=60).stdout
+    there = {name: int(number) for name, number in (line.split() for line in told.splitlines())}
+    return [name for name in known if known[name] != there[name]]
+
+
+@pytest.mark.cc
+def test_python_knows_the_engine_as_its_header_says(tmp_path: Path) -> None:
+    header = (ROOT / "native" / "engine.h").read_text(encoding="utf-8")
+    assert len(ENGINE_STRUCTS) > 12
+    assert engine_differs(tmp_path, header) == []
+    for now, planted, found in (
+        ("OPTCC_AGAIN = 1,", "OPTCC_AGAIN = 9,", "OPTCC_AGAIN"),
+        ("OPTCC_PORT, ", "OPTCC_NEWS, OPTCC_PORT, ", "OPTCC_PORT"),
+        ("uint64_t alone_ns;", "uint64_t other_ns, alone_ns;", "optcc_config"),
+    ):
+        assert header.count(now) == 1, now
+        assert found in engine_differs(tmp_path, header.replace(now, planted))
 
 
 def test_arrays_of_another_type_or_shape_are_refused() -> None:

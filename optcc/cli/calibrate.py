@@ -137,7 +137,7 @@ def calibrate(
         save_yaml(write_yaml(outcome.after, comments=comments, measured=measured, spreads=spreads), output)
         say_written(output)
     if picture is not None:
-        draw(outcome.nics, picture, "emulated NICs" if transport == "local" else "RDMA NICs")
+        draw(outcome.nics, picture, "emulated NICs" if transport == "local" else f"NICs over {transport}")
         click.echo(f"wrote {picture}", err=True)
     emit(as_json, _as_json(outcome, transport), lambda: _print(outcome, transport), beside=output)
 

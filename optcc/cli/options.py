@@ -362,7 +362,8 @@ def bound_in_words(plan: Plan) -> str:
 
 transport_option = click.option(
     "--transport", type=click.Choice(["local", "tcp", "verbs"]), default="local", show_default=True,
-    help="Emulated NICs between processes of one machine, or RDMA devices, which are called as the cluster's NICs.",
+    help="local: emulated NICs between processes of one machine. tcp: NICs called as network interfaces or by address. "
+    "verbs: NICs called as RDMA devices.",
 )  # fmt: skip
 local_rate_option = click.option(
     "--local-rate", default="1Gb/s", show_default=True, metavar="RATE", help="Rate of the fastest rank here."

@@ -202,8 +202,8 @@ class RuntimeChoice(NamedTuple):
 @click.option(
     "--chunk-path", type=click.Choice(["auto", "native", "compiled", "python"]), default="auto", show_default=True,
     envvar="OPTCC_PATH",
-    help="What handles chunks: compiled code (local transport) or Python; auto is compiled code where it can be had. "
-    "Also set by OPTCC_PATH.",
+    help="What moves and adds bytes: the native engine (host memory), compiled or Python (local, verbs, GPU memory). "
+    "auto: native in host memory, compiled on GPUs. Also set by OPTCC_PATH.",
 )  # fmt: skip
 @click.option(
     "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
@@ -246,8 +246,10 @@ def run(
     """Run the schedule, one process per server, and hold it against its bound and a ring.
 
     Over the local transport NICs are emulated: real bytes through shared memory, at the NICs' rates divided by one
-    factor, which is printed. The ranks are processes of this machine, unless torchrun, mpirun, srun or --rendezvous
-    say otherwise. Then all processes get the same command, and rank 0 reports (docs/running.md).
+    factor, which is printed. Over tcp and verbs they are this machine's: NICs are called as interfaces or addresses
+    (server1/eth2, server1/10.0.0.3), or as RDMA devices (server1/mlx5_3). The ranks are processes of this machine,
+    unless torchrun, mpirun, srun or --rendezvous say otherwise. Then all processes get the same command, and rank 0
+    reports (docs/running.md).
 
     With a fault (--cut and the like, repeatable) the plan runs twice, the second time with the fault in the middle.
     Then the plan for the remaining NICs runs. PART is the part of its transfers that the struck server has done by

@@ -284,8 +284,9 @@ class Communicator:
     """The ranks of a job. A context manager; made by all of its processes at the same time, and called alike by all.
 
     cluster : the ranks' NICs, as a `Cluster` or what `optcc.load_topology` reads; its ranks are the job's, in order.
-        None: over the local transport one NIC for each rank, over verbs the RDMA devices of each rank's machine
-    transport : "local", processes of one machine over shared memory; "verbs", RDMA devices
+        None: over the local transport one NIC for each rank, over verbs the RDMA devices of each rank's machine; tcp
+        needs one, whose NICs are called as interfaces or by address
+    transport : "local", processes of one machine over shared memory; "tcp", network interfaces; "verbs", RDMA devices
     rendezvous, rank, world, interface : as of `optcc run`: given by torchrun, mpirun, srun, or here. Where nothing
         speaks of other ranks, this is the only one
     timeout_s : seconds for an operation, all ranks' coming included; then a rank has failed
@@ -469,9 +470,9 @@ class Communicator:
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
         """An uninitialised numpy array whose bytes the other ranks of this machine can read where they are.
 
-        That saves a copy of what this rank sends, over the local transport, on the compiled path, above
-        `prepared.SMALL` bytes: where the array, or a contiguous part of it, is the result of `all_reduce`, `broadcast`
-        or `all_gather`, or the input of `all_to_all`. Everywhere else it is an array like any other.
+        That saves a copy of what this rank sends, over the local transport, above `prepared.SMALL` bytes: where the
+        array, or a contiguous part of it, is the result of `all_reduce`, `broadcast` or `all_gather`, or the input of
+        `all_to_all`. Everywhere else it is an array like any other.
 
         It is called as numpy's `empty`, and takes the place of ncclMemAlloc and ncclCommWindowRegister, or of
         nvshmem_malloc. Unlike the latter two it is not collective: each rank may have as many arrays as it likes, or
@@ -523,10 +524,10 @@ class Communicator:
     def events(self) -> tuple[Note, ...]:
         """What this rank has noted, the latest 1000. Times are of this process's monotonic clock.
 
-        Kinds: "nic down", "nic up", "lost" (a wire), "fenced" (this end of it), "moved" (a flow, to another wire). Also
-        "waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without the NICs in
-        `text`). And "late" (a rank that mostly comes last to calls, in `text`). Of faults on purpose: "struck", and
-        what became of it, "healed", "held", "slowed".
+        Kinds: "nic down", "nic up", "lost" (a wire), "fenced" (this end of it), "moved" (to other wires: what it
+        carried). Also "waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without
+        the NICs in `text`). And "late" (a rank that mostly comes last to calls, in `text`). Of faults on purpose:
+        "struck", and what became of it, "healed", "held", "slowed".
         """
         self._demand_own()
         return self._events.all()

@@ -55,8 +55,8 @@ def _together(places: list[str]) -> str:
 class Measured:
     """How the rates of a file were measured, if they were; see `optcc calibrate`.
 
-    date : of the measurement, YYYY-MM-DD; transport : local (emulated NICs) or verbs
-    path : what handled chunks, compiled or python; empty: not known
+    date : of the measurement, YYYY-MM-DD; transport : local (emulated NICs), tcp or verbs
+    path : what handled chunks: native, compiled or python; empty: not known
     alpha_s, per_chunk_s : seconds from NIC to NIC, and of a chunk at a port beside its bytes; None: not measured
     spread : of repeated measurements of a NIC, the median over NICs, as a fraction of its rate
     nameplate : by SERVER/NIC, bytes per second

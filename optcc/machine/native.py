@@ -1,7 +1,7 @@
 """The library of C code (`native/`): found, loaded, and called with arrays whose types and shapes are checked.
 
-It is built when optcc is installed, and loaded when something is planned or simulated: bounds, certificates, topologies
-and diagnosis do without it. `native/planning.h` says what its functions do.
+It is built when optcc is installed, and loaded when something is planned, simulated or run: bounds, certificates,
+topologies and diagnosis do without it. `native/planning.h` says what its functions do.
 """
 
 from __future__ import annotations

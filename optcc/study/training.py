@@ -13,8 +13,9 @@ Inputs that are quoted: LLaMA 3's 54 days on 16384 GPUs had 466 interruptions, 4
 Of these 7 were NICs and 35 switches or cables (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 5); 2.7 h
 and 68 minutes lost by a restart are the figures that the literature on NIC failover works with. 6 s is about what the
 same paper's table 4 makes a step: 6 x 405e9 operations for each of 16 million tokens, at 400e12 a second and GPU. 1.5 s
-is the deadline of our own runtime's failover (docs/failover.md). A NIC that goes silent takes nearly all of it (1.34 s,
-measured on one machine with emulated NICs), one that reports its failure some milliseconds.
+is the deadline of failover by flows (docs/failover.md), about five times what the native engine takes. A NIC that goes
+silent takes nearly all of it (1.34 s, measured on one machine with emulated NICs), one that reports its failure some
+milliseconds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which path a rank's chunks take: compiled code where it can, or Python, which is the reference."""
+"""Which path a rank's bytes take: the native engine in host memory, else compiled code, or Python, the reference."""
 
 from __future__ import annotations
 

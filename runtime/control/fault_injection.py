@@ -44,6 +44,9 @@ LASTING = ("cut", "hole", "no data", "no acks", "fatal", "post", "retries", "rec
 NETWORK = ("hole", "no data", "no acks", "flap", "slow")
 """Kinds that are done to packets: to emulated NICs, or in the lab."""
 
+PROCESS = ("pause", "kill")
+"""Kinds that are done to a rank's process, whatever carries its bytes."""
+
 
 AMOUNTS: Mapping[str, tuple[str, float]] = {
     "away": ("seconds, more than 0", math.inf),
@@ -66,6 +69,9 @@ def demand_strike(strike: Strike, nics: Mapping[str, int], transport: str) -> No
         others = [nic for nic, rank in nics.items() if rank != nics[strike.nic]]
         expected = f"the NIC at the other end, one of {', '.join(others[:8])}"
         raise InputError("a path needs it", where="far", expected=expected, got=strike.far)
+    if transport == "tcp" and strike.kind not in PROCESS:
+        expected = f"{' or '.join(PROCESS)}, or transport local, whose NICs are played"
+        raise InputError("not over tcp", where="strike", expected=expected, got=strike.kind)
     if transport == "verbs":
         from optcc.runtime.verbs.faults import LAB
 

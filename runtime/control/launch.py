@@ -370,7 +370,7 @@ def run_schedules(
     schedules : by algorithm name, all for the same ranks and bytes
     dtype, op : names from `device.DTYPES` and `device.Op`
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
-    transport : "local" or "verbs"; slot_bytes : see `Job`
+    transport : "local", "tcp" or "verbs"; slot_bytes : see `Job`
     device : where the buffers are, "cpu" or "cuda": rank r's on GPU ``r % number of GPUs``
     path : what handles chunks, one of `compiled.choice.PATHS`; None: as OPTCC_PATH says, auto where it says nothing
     membership, interface : see `Session`

@@ -43,7 +43,7 @@ from optcc.runtime.native.library import (
     NativeProgram,
     Noted,
     NoteOf,
-    Result,
+    ResultOf,
     Until,
     WireState,
     demand,
@@ -285,9 +285,9 @@ class NativeLinks:
             wake = min(end, self._tend(now), now + SIGNAL_S)
             until = Until(max(0, int((wake - now) * 1e9)), self._due(total), self._control.fileno())
             result = self._lib.optcc_wait(self._engine, byref(until))
-            if result == Result.OK:
+            if result == ResultOf.OK:
                 return
-            if result in (Result.LOST, Result.DIFFERS):
+            if result in (ResultOf.LOST, ResultOf.DIFFERS):
                 self._failed(result)
             self._control.check()
             if time.monotonic() >= end:
@@ -308,7 +308,7 @@ class NativeLinks:
     def _failed(self, result: int) -> None:
         rank = c_uint32()
         self._lib.optcc_test(self._engine, byref(rank))
-        if result == Result.DIFFERS:
+        if result == ResultOf.DIFFERS:
             raise CallsDifferError(rank.value)
         raise self._severed(rank.value, self._timeouts.back)
 

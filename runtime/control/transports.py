@@ -17,7 +17,7 @@ from optcc.runtime.control.channel import Control
 from optcc.runtime.control.rendezvous import addresses_of
 from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.memory import Memory
-from optcc.runtime.native.wires import NativeWires, NetworkNics, Opening, RealNics, ShmWires, TcpWires, VerbsWires
+from optcc.runtime.native.wires import NativeWires, NetworkNics, Opening, QueuePairWires, RealNics, ShmWires, TcpWires
 from optcc.runtime.wires.cuda import CudaWires
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
@@ -115,7 +115,7 @@ def open_native(transport: str, opening: Opening) -> NativeWires:
     if network:
         numbers = {number: natural(found[number].device)[-1][0] for number in mine if number in found}
         nics = NetworkNics(network, numbers, {number: 8 * layout.nics[number].out_rate for number in mine})
-    return VerbsWires(opening, devices, nics)
+    return QueuePairWires(opening, devices, nics)
 
 
 def _network() -> Any:

@@ -1,5 +1,5 @@
 """One rank's wires and collectives by the native engine: its library, and links over it.
 
 Imported by: runtime.control.
-Imports: machine, runtime.devices, runtime.errors, schedule.
+Imports: machine, runtime.devices, runtime.errors, runtime.wires, schedule.
 """

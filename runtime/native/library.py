@@ -31,7 +31,7 @@ MAX_NICS, MAX_LANES = 16, 64
 """NICs of a rank; wires between two."""
 
 
-class Result(IntEnum):
+class ResultOf(IntEnum):
     """enum optcc_result"""
 
     OK = 0
@@ -64,7 +64,7 @@ class CauseOf(IntEnum):
     SILENCE = 5
 
 
-class Link(IntEnum):
+class LinkOf(IntEnum):
     """enum optcc_link"""
 
     UP = 0
@@ -240,12 +240,12 @@ def engine_library() -> Any:
 
 def demand(result: int, what: str) -> None:
     """Raise TransportError, MemoryError or InputError unless `result` is OK."""
-    if result == Result.MEMORY:
+    if result == ResultOf.MEMORY:
         raise MemoryError(what)
-    if result == Result.BAD:
+    if result == ResultOf.BAD:
         raise InputError("not what the engine can do", where=what)
-    if result != Result.OK:
-        raise TransportError(f"{what}: {Result(result).name.lower()}")
+    if result != ResultOf.OK:
+        raise TransportError(f"{what}: {ResultOf(result).name.lower()}")
 
 
 def rows_of(schedule: Schedule, lanes: Array) -> tuple[Any, tuple[Array, ...]]:
@@ -289,7 +289,7 @@ def open_program(lib: Any, schedule: Schedule, rank: int, lanes: Array, segment_
         byref(rows), rank, schedule.ranks, None, schedule.nbytes, segment_bytes, byref(made)
     )
     del columns
-    if result == Result.BAD:
+    if result == ResultOf.BAD:
         raise wrong_with(schedule, rank)
     demand(result, "a rank's part of a schedule")
     return made

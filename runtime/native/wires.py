@@ -35,8 +35,8 @@ from optcc.runtime.native.library import (
     TCP_SECRET_BYTES,
     VERBS_HANDLE_BYTES,
     CauseOf,
-    Link,
-    Result,
+    LinkOf,
+    ResultOf,
     ShmConfig,
     TcpConfig,
     VerbsConfig,
@@ -221,7 +221,7 @@ class PlayedNics:
     def cut(self, nic: int, cause: Cause = Cause.PORT, detail: str = "link down") -> None:
         """Its link goes down, and it says so."""
         self.away[nic] = math.inf
-        self._link(nic, Link.DOWN, CauseOf.DEVICE if cause is Cause.DEVICE else CauseOf.PORT)
+        self._link(nic, LinkOf.DOWN, CauseOf.DEVICE if cause is Cause.DEVICE else CauseOf.PORT)
 
     def mend(self, nic: int, seconds: float) -> None:
         """Its link is back after so long."""
@@ -232,16 +232,16 @@ class PlayedNics:
         for nic, at in list(self.away.items()):
             if at <= now:
                 del self.away[nic]
-                self._link(nic, Link.UP, CauseOf.PORT)
+                self._link(nic, LinkOf.UP, CauseOf.PORT)
         return min(self.away.values(), default=math.inf)
 
     def fail_out(self, nic: int, cause: Cause = Cause.ERROR, detail: str = "retries exceeded") -> None:
         """It does not send, and says so."""
-        self._link(nic, Link.SENDS_NOT, CauseOf.DEVICE if cause is Cause.DEVICE else CauseOf.ERROR)
+        self._link(nic, LinkOf.SENDS_NOT, CauseOf.DEVICE if cause is Cause.DEVICE else CauseOf.ERROR)
 
     def fail_in(self, nic: int) -> None:
         """It takes nothing in, which those who send to it notice."""
-        self._link(nic, Link.REFUSES, CauseOf.ERROR)
+        self._link(nic, LinkOf.REFUSES, CauseOf.ERROR)
 
     def fail_nic(self, detail: str) -> None:
         """Something happens that no lost NIC can explain."""
@@ -269,7 +269,7 @@ class PlayedNics:
         """It goes on at a part of its rate."""
         demand(self._lib.optcc_shm_slow(self._shm, self._place[nic], part), "a slow NIC")
 
-    def _link(self, nic: int, link: Link, cause: CauseOf) -> None:
+    def _link(self, nic: int, link: LinkOf, cause: CauseOf) -> None:
         demand(self._lib.optcc_shm_link(self._shm, self._place[nic], link, cause), "a NIC's link")
 
 
@@ -321,7 +321,7 @@ class SharedMemory:
             self._map = None
 
 
-class LentMemory:
+class LentArenas:
     """What the ranks of a machine read where it lies: each maps the others' arenas, and lends its own."""
 
     def __init__(self, opening: Opening, shm: Any) -> None:
@@ -403,11 +403,11 @@ class ShmWires(NativeWires):
         self._memory = SharedMemory(opening, self._lib.optcc_shm_bytes(byref(config)))
         self._shm: Any = c_void_p()
         self.engine = c_void_p()
-        self._lent: LentMemory | None = None
+        self._lent: LentArenas | None = None
         try:
             opened = self._lib.optcc_shm_open(byref(config), self._memory.address, byref(self._shm))
             demand(opened, "wires through shared memory")
-            self._lent = LentMemory(opening, self._shm)
+            self._lent = LentArenas(opening, self._shm)
             engine = opening.of_job(self._memory.job)
             demand(self._lib.optcc_shm_engine(self._shm, engine, byref(self.engine)), "the engine")
             place = {number: place for place, number in enumerate(lanes.nics[opening.rank])}
@@ -536,7 +536,7 @@ class TcpWires(NativeWires):
         nonce = bytes.fromhex(opening.exchange(nonce.hex())[0])
         config.secret[:] = _secret(opening.secret, nonce)
         opened = self._lib.optcc_tcp_open(byref(config), byref(self._tcp))
-        if opened != Result.OK:
+        if opened != ResultOf.OK:
             where = ", ".join(str(address) for address, _ in addresses)
             why = os.strerror(ctypes.get_errno() or errno.EADDRNOTAVAIL)
             raise TransportError(f"this rank's NICs cannot listen at {where}: {why}")
@@ -562,14 +562,14 @@ class TcpWires(NativeWires):
             demand(joined, f"wires to rank {peer}")
             self.ends += mine
         end = time.monotonic() + PATIENCE_S
-        while self._lib.optcc_tcp_ready(self._tcp) == Result.AGAIN and time.monotonic() < end:
+        while self._lib.optcc_tcp_ready(self._tcp) == ResultOf.AGAIN and time.monotonic() < end:
             select.select([self._lib.optcc_tcp_fd(self._tcp)], [], [], 0.01)
 
     def close(self) -> None:
         """See NativeWires."""
         if self.engine:
             end = time.monotonic() + 1
-            while self._lib.optcc_tcp_sent(self._tcp) == Result.AGAIN and time.monotonic() < end:
+            while self._lib.optcc_tcp_sent(self._tcp) == ResultOf.AGAIN and time.monotonic() < end:
                 self._lib.optcc_progress(self.engine)
             self._lib.optcc_close(self.engine)
         if self._tcp:
@@ -582,7 +582,7 @@ def _secret(secret: bytes, nonce: bytes) -> bytes:
     return hmac.digest(secret, nonce, "sha256") if secret else nonce
 
 
-class VerbsWires(NativeWires):
+class QueuePairWires(NativeWires):
     """RDMA: a queue pair for each pair of NICs; payloads are read by NICs where they lie."""
 
     AHEAD, TIMEOUT, RETRIES = 64, 16, 6
@@ -632,9 +632,9 @@ class VerbsWires(NativeWires):
         return room.raw[: length.value].hex()
 
     def _done(self, result: int) -> None:
-        if result == Result.MEMORY:
+        if result == ResultOf.MEMORY:
             raise MemoryError("wires over queue pairs")
-        if result != Result.OK:
+        if result != ResultOf.OK:
             raise TransportError(self._lib.optcc_verbs_why().decode())
 
     def begin(self, memory: Array) -> None:
