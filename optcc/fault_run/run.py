@@ -265,8 +265,11 @@ def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:
 
 
 def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:
+    from optcc.runtime.control.fault_injection import demand_had
+
     names = [port.name for port in plan.schedule().ports]
     for strike in strikes:
+        demand_had(strike.kind, transport)
         if strike.kind == "path" and transport != "local":
             raise InputError("only emulated", where="--path", expected="--transport local", got=transport)
         if strike.nic not in names:
