@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 
 import optcc
+from tests import loopback
 from tests.communicator_contract import KINDS, Call, calls_of, play
 from tests.communicators import Ranks, wires_in_memory
+from tests.effort import cases
 
-WORLD = 3
-THREE_NICS = "uniform:servers=3,nics=3,rate=1Gb/s"
+NICS = 3
 
 
 def left() -> dict[str, object]:
@@ -32,18 +33,27 @@ def left() -> dict[str, object]:
     }
 
 
-def play_round(seed: int, calls: int, largest: int, **options: Any) -> tuple[list[str], list[str]]:
+def play_round(
+    seed: int, calls: int, largest: int, world: int = 3, *, break_pause_s: float = 0.0, **options: Any
+) -> tuple[list[str], list[str]]:
     """A communicator and so many calls, in which up to two of three NICs of every server die; then a few by its parts.
 
-    Returns what was wrong, and the kinds of all events.
+    Over TCP no NIC of this machine can be cut: `break_pause_s` : so long apart, at most, NICs lose their connections
+    instead. Returns what was wrong, and the kinds of all events.
     """
     random = np.random.default_rng(seed)
-    lost = [random.choice(3, int(random.integers(0, 3)), replace=False) for _ in range(WORLD)]
-    nics = [f"server{server}/nic{nic}" for server, some in enumerate(lost) for nic in some]
+    tcp = options.get("transport") == "tcp"
+    lost = [random.choice(NICS, int(random.integers(0, NICS)), replace=False) for _ in range(world)]
+    nics = [] if tcp else [f"server{server}/nic{nic}" for server, some in enumerate(lost) for nic in some]
     when = random.choice(calls, len(nics), replace=False).tolist()
     strikes = {at: (nic, float(random.random())) for at, nic in zip(when, nics, strict=True)}
-    with Ranks(WORLD, THREE_NICS, timeout_s=600.0, **options) as ranks:
-        wrong = ranks.good(lambda comm: play(comm, calls_of(seed, calls, WORLD, largest), strikes))
+    addresses = [loopback.address(rank, nic, NICS) for rank in range(world) for nic in range(NICS)]
+    cluster = loopback.cluster(world, NICS) if tcp else f"uniform:servers={world},nics={NICS},rate=1Gb/s"
+    with (
+        Ranks(world, cluster, timeout_s=600.0, **options) as ranks,
+        loopback.Breaker(addresses, seed, break_pause_s) if break_pause_s else nullcontext(),
+    ):
+        wrong = ranks.good(lambda comm: play(comm, calls_of(seed, calls, world, largest), strikes))
         wrong += ranks.good(lambda comm: play_in_parts(comm, seed, largest))
         return [each for rank in wrong for each in rank], [
             event.kind for comm in ranks.comms for event in comm.events()
@@ -51,8 +61,8 @@ def play_round(seed: int, calls: int, largest: int, **options: Any) -> tuple[lis
 
 
 def play_in_parts(comm: optcc.Communicator, seed: int, largest: int) -> list[str]:
-    """Two ranks, in the other order, and the one that is left: calls of their own, and calls of all in between."""
-    part = comm.split(color=comm.rank == seed % WORLD, key=-comm.rank)
+    """All ranks but one, in the other order, and that one: calls of their own, and calls of all in between."""
+    part = comm.split(color=comm.rank == seed % comm.world, key=-comm.rank)
     assert part
     with part:
         wrong = play(part, calls_of(seed, 3, part.world, largest))
@@ -60,37 +70,80 @@ def play_in_parts(comm: optcc.Communicator, seed: int, largest: int) -> list[str
         return wrong + play(part, calls_of(seed + 2, 2, part.world, largest))
 
 
-@pytest.mark.parametrize("wires", ["local", "local, lent", "in memory"])
+@pytest.mark.parametrize(
+    ("wires", "path", "world", "seed"),
+    [
+        ("local", "native", 2, 13),
+        ("local", "native", 3, 11),
+        ("local", "native", 4, 11),
+        ("local", "python", 3, 11),
+        ("local", "compiled", 3, 11),
+        ("in memory", "python", 3, 11),
+    ],
+)
 @pytest.mark.usefixtures("compiled")
-def test_random_calls(wires: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_calls(wires: str, path: str, world: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """40 of them, of all kinds, half of them on arrays of the communicator's; NICs die."""
-    monkeypatch.setenv("OPTCC_PATH", "compiled" if wires == "local, lent" else "python")
+    monkeypatch.setenv("OPTCC_PATH", path)
     with wires_in_memory(monkeypatch) if wires == "in memory" else nullcontext():
-        play_round(1, 8, 1 << 12)  # what the first use of anything leaves, such as pools, is no leak
+        play_round(1, 8, 1 << 12, world)  # what the first use of anything leaves, such as pools, is no leak
         before = left()
-        wrong, events = play_round(11, 40, 1 << 21)
+        wrong, events = play_round(seed, 40, 1 << 21, world)
         assert wrong == []
-        assert {call.kind for call in calls_of(11, 40, WORLD, 1 << 21)} == {*KINDS}
+        assert {call.kind for call in calls_of(seed, 40, world, 1 << 21)} == {*KINDS}
         assert "nic down" in events, "the faults met something"
         assert left() == before
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_random_calls_over_tcp(world: int) -> None:
+    """Over addresses of the loopback interface."""
+    play_round(1, 8, 1 << 12, world, transport="tcp")
+    before = left()
+    wrong, events = play_round(11, 40, 1 << 21, world, transport="tcp")
+    assert wrong == []
+    assert not {"nic down", "lost"} & {*events}, "nothing befell them"
+    assert left() == before
+
+
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_random_calls_over_connections_that_break(world: int) -> None:
+    """Again and again NICs lose all their connections, in the middle of whatever these carry."""
+    play_round(1, 8, 1 << 12, world, transport="tcp")
+    before = left()
+    wrong, events = play_round(11, 40, 1 << 21, world, transport="tcp", break_pause_s=0.03)
+    assert wrong == []
+    assert {"lost", "fenced", "moved", "made anew"} <= {*events}, "the faults met something"
+    assert left() == before
+
+
+def a_thousand(path: str, world: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of up to 8 MiB, 20 on each communicator, on every ninth 64 MiB; every other one is reproducible."""
+    monkeypatch.setenv("OPTCC_PATH", path)
+    play_round(0, 8, 1 << 12, world)
+    before = left()
+    struck, renewed = 0, 0
+    for seed in range(rounds):
+        wrong, events = play_round(seed, 20, 1 << (23 if seed % 9 else 26), world, reproducible=bool(seed % 2))
+        assert wrong == []
+        struck, renewed = struck + events.count("struck"), renewed + events.count("renewed")
+    assert struck > 0.8 * rounds, "the faults met something"
+    assert renewed > 0.6 * rounds
+    assert left() == before
 
 
 @pytest.mark.long
 @pytest.mark.usefixtures("compiled")
 def test_a_thousand_random_calls_with_random_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of up to 8 MiB, on every ninth of 50 communicators 64 MiB; every other one is reproducible."""
-    monkeypatch.setenv("OPTCC_PATH", "compiled")
-    play_round(0, 8, 1 << 12)
-    before = left()
-    calls, struck, renewed = 0, 0, 0
-    for seed in range(50):
-        wrong, events = play_round(seed, 20, 1 << (23 if seed % 9 else 26), reproducible=bool(seed % 2))
-        assert wrong == []
-        calls, struck, renewed = calls + 20, struck + events.count("struck"), renewed + events.count("renewed")
-    assert calls == 1000
-    assert struck > 40, "the faults met something"
-    assert renewed > 30
-    assert left() == before
+    """By compiled code."""
+    a_thousand("compiled", 3, 50, monkeypatch)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_thousand_random_calls_by_the_native_engine(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With `--whole`; a quarter of them with `--long`."""
+    a_thousand("native", world, cases(50), monkeypatch)
 
 
 # --- what would show -------------------------------------------------------------------------------------------------

@@ -265,15 +265,13 @@ def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:
 
 
 def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:
-    from optcc.runtime.control.fault_injection import PROCESS
+    from optcc.runtime.control.fault_injection import demand_had
 
     names = [port.name for port in plan.schedule().ports]
     for strike in strikes:
+        demand_had(strike.kind, transport)
         if strike.kind == "path" and transport != "local":
             raise InputError("only emulated", where="--path", expected="--transport local", got=transport)
-        if transport == "tcp" and strike.kind not in PROCESS:
-            expected = "--kill, or --transport local, whose NICs are played"
-            raise InputError("not over tcp", where=f"--{strike.kind}", expected=expected, got=transport)
         if strike.nic not in names:
             shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise InputError("the plan uses no such NIC", where=f"--{strike.kind}", expected=shown, got=strike.nic)

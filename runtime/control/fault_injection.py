@@ -44,9 +44,8 @@ LASTING = ("cut", "hole", "no data", "no acks", "fatal", "post", "retries", "rec
 NETWORK = ("hole", "no data", "no acks", "flap", "slow")
 """Kinds that are done to packets: to emulated NICs, or in the lab."""
 
-PROCESS = ("pause", "kill")
-"""Kinds that are done to a rank's process, whatever carries its bytes."""
-
+ANYWHERE = ("pause", "kill")
+"""Kinds that are done to a process: whatever its NICs are, they happen."""
 
 AMOUNTS: Mapping[str, tuple[str, float]] = {
     "away": ("seconds, more than 0", math.inf),
@@ -69,15 +68,25 @@ def demand_strike(strike: Strike, nics: Mapping[str, int], transport: str) -> No
         others = [nic for nic, rank in nics.items() if rank != nics[strike.nic]]
         expected = f"the NIC at the other end, one of {', '.join(others[:8])}"
         raise InputError("a path needs it", where="far", expected=expected, got=strike.far)
-    if transport == "tcp" and strike.kind not in PROCESS:
-        expected = f"{' or '.join(PROCESS)}, or transport local, whose NICs are played"
-        raise InputError("not over tcp", where="strike", expected=expected, got=strike.kind)
+    demand_had(strike.kind, transport)
     if transport == "verbs":
         from optcc.runtime.verbs.faults import LAB
 
         if strike.kind == "path" or (strike.kind in NETWORK and LAB not in os.environ):
             expected = "a fault that queue pairs can have, such as cut"
             raise InputError("not over verbs", where="strike", expected=expected, got=strike.kind)
+
+
+def demand_had(kind: str, transport: str) -> None:
+    """Raise InputError for a kind of fault that network interfaces cannot be told to have."""
+    if transport == "tcp" and kind not in ANYWHERE:
+        raise InputError(
+            "not over tcp",
+            where=kind,
+            expected=" or ".join(ANYWHERE),
+            got=kind,
+            hint="The NICs of --transport local are played: they can have any fault.",
+        )
 
 
 class FaultInjector:
