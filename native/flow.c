@@ -846,6 +846,8 @@ static void look_at_wire(struct optcc_engine *e, struct wire *w)
 {
     if (w->state == OPTCC_UP && (w->flying || w->in_hand) && since(e, w->moved_ns) >= e->config.suspect_ns)
         handle(e, w, SILENT, NULL);
+    else if (w->state == OPTCC_DOUBTED && since(e, e->peer[w->ends.peer].heard_ns) >= e->config.suspect_ns)
+        w->elsewhere_ns = 0; /* it has stopped meanwhile: that others were quicker says nothing */
     else if (w->state == OPTCC_DOUBTED && w->elsewhere_ns && since(e, w->elsewhere_ns) >= e->config.grace_ns) {
         e->cause = OPTCC_SILENCE;
         handle(e, w, OVERDUE, NULL);
@@ -897,7 +899,7 @@ static void look(struct optcc_engine *e)
         forgive(e, since(e, e->look_ns));
     for (uint32_t i = 0; i < e->config.wires; i++)
         look_at_wire(e, &e->wire[i]);
-    for (uint32_t i = 0; i < e->config.ranks; i++)
+    for (uint32_t i = 0; i < e->config.ranks && !over(e); i++) /* who has ended accuses nobody */
         if (e->peer[i].lanes)
             look_at_peer(e, &e->peer[i]);
     e->look_ns = e->now_ns + e->config.suspect_ns / LOOKS;

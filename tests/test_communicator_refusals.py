@@ -166,7 +166,7 @@ def test_ranks_on_several_machines_are_told_at_the_start(monkeypatch: pytest.Mon
     errors = Ranks(3).errors
     assert len(errors) == 3
     assert len({str(error) for error in errors}) == 1
-    assert str(errors[0]).startswith("transport: local is for one machine, expected verbs for ranks on several")
+    assert str(errors[0]).startswith("transport: local is for one machine, expected tcp or verbs for ranks on several")
 
 
 def test_overlapping_buffers_are_refused(ranks: Ranks) -> None:

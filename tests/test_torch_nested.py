@@ -82,8 +82,8 @@ def test_plans_are_made_anew_unless_it_is_said(monkeypatch: pytest.MonkeyPatch, 
 @pytest.mark.parametrize(
     ("variable", "text", "said"),
     [
-        ("OPTCC_TRANSPORT", "ib", "OPTCC_TRANSPORT: no such transport, expected local or verbs, got 'ib'"),
-        ("OPTCC_TRANSPORT", "VERBS", "OPTCC_TRANSPORT: no such transport, expected local or verbs, got 'VERBS'"),
+        ("OPTCC_TRANSPORT", "ib", "OPTCC_TRANSPORT: no such transport, expected local or tcp or verbs, got 'ib'"),
+        ("OPTCC_TRANSPORT", "VERBS", "OPTCC_TRANSPORT: no such transport, expected local or tcp or verbs, got 'VERBS'"),
         ("OPTCC_REPRODUCIBLE", "yes", "OPTCC_REPRODUCIBLE: neither yes nor no, expected 1 or 0, got 'yes'"),
     ],
 )
@@ -98,7 +98,7 @@ def test_a_variable_that_says_nothing_of_use_is_refused(
     with pytest.raises(InputError) as refused:
         dist.init_process_group("optcc", store=dist.HashStore(), rank=0, world_size=1)
     assert str(refused.value) == said
-    with pytest.raises(InputError, match="transport: no such transport, expected local or verbs, got 'ib'"):
+    with pytest.raises(InputError, match="transport: no such transport, expected local or tcp or verbs, got 'ib'"):
         optcc.pytorch.Options(transport="ib").carrier()
 
 
