@@ -249,7 +249,14 @@ class SharedTwin(TwinGpu):
         fd = os.memfd_create("twin")
         os.ftruncate(fd, nbytes)
         memory = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+        weakref.finalize(memory, self._free).atexit = False
         return DeviceArray(memory.ctypes.data, count, dtype, self.index, (fd, memory))
+
+    def _free(self) -> None:
+        """CUDA would wait for the resident kernel for ever: a rank that frees while it runs dies of it."""
+        if self._serving and self._serving.is_alive():
+            os.write(2, b"GPU memory is freed while a kernel runs\n")
+            os.abort()
 
     def share(self, array: DeviceArray) -> SharedArray:
         name = f"/proc/{os.getpid()}/fd/{array.owner[0]}"  # type: ignore[index]

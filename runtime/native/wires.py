@@ -25,6 +25,8 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.machine.rdma import NicAddress
+from optcc.runtime.devices import resident
+from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
 from optcc.runtime.errors import TransportError
 from optcc.runtime.native.library import (
@@ -58,6 +60,9 @@ keeps a NIC busy, after it is lost or when another row should go first, for long
 PIECES = 8
 """A row has at least so many segments for each NIC that carries it: who is free takes the next, so NICs end an eighth
 of a row apart at most. Half of that leaves a sixteenth more of the time to the slowest NIC."""
+
+GPU_SEGMENT_BYTES = (64 << 10, 256 << 10)
+"""The same for memory of GPUs, where each segment is some rounds between the host and the GPU."""
 
 UNDER_WAY = 64 << 20
 """Payloads under way to a rank, at most, in memory."""
@@ -126,15 +131,15 @@ class Lanes:
         return words
 
 
-def segment_bytes(schedules: Mapping[str, Schedule]) -> int:
-    """The length of segments that suits these schedules, the same on all ranks."""
+def segment_bytes(schedules: Mapping[str, Schedule], between: tuple[int, int] = SEGMENT_BYTES) -> int:
+    """The length of segments that suits these schedules, the same on all ranks. between : the least and the most"""
     pieces = [
         length / (PIECES * len(schedule.routes[route].lanes))
         for schedule in schedules.values()
         if len(schedule)
         for route, length in (_longest(schedule),)
     ]
-    least, most = SEGMENT_BYTES
+    least, most = between
     return min(most, max(least, 1 << int(math.log2(max([1.0, *pieces])))))
 
 
@@ -198,6 +203,17 @@ class NativeWires:
 
     def end(self) -> None:
         """No collective runs."""
+
+    def lend(self, gpu: Any, array: DeviceArray) -> None:
+        """Until `close` the others read this rank's GPU memory where it lies. All ranks call it at the same time.
+
+        The memory must stay until all ranks have closed. InputError where these wires cannot have it.
+        """
+        raise InputError("no NIC is given GPU memory yet", where="--device cuda", expected="--transport local")
+
+    def lends(self, array: DeviceArray) -> bool:
+        """Whether it has been lent."""
+        return False
 
     def bug(self) -> str:
         """What no lost NIC explains; empty: nothing."""
@@ -404,6 +420,8 @@ class ShmWires(NativeWires):
         self._shm: Any = c_void_p()
         self.engine = c_void_p()
         self._lent: LentMemory | None = None
+        self._on_gpu: resident.LentMemory | None = None
+        self._rank, self._exchange = opening.rank, opening.exchange
         try:
             opened = self._lib.optcc_shm_open(byref(config), self._memory.address, byref(self._shm))
             demand(opened, "wires through shared memory")
@@ -447,6 +465,16 @@ class ShmWires(NativeWires):
         assert self._lent
         self._lent.lend()
 
+    def lend(self, gpu: Any, array: DeviceArray) -> None:
+        """See NativeWires."""
+        if not self._on_gpu:
+            self._on_gpu = resident.LentMemory(self._lib, gpu, self._shm, self._rank, self._exchange)
+        self._on_gpu.lend(array)
+
+    def lends(self, array: DeviceArray) -> bool:
+        """See NativeWires."""
+        return self._on_gpu is not None and self._on_gpu.lends(array)
+
     def bug(self) -> str:
         """See NativeWires."""
         return str(self.nics.bug)
@@ -455,9 +483,11 @@ class ShmWires(NativeWires):
         """See NativeWires."""
         if self.engine:
             self._lib.optcc_close(self.engine)
+        if self._on_gpu:
+            self._on_gpu.let_go()
         if self._shm:
             self._lib.optcc_shm_close(self._shm)
-        self.engine = self._shm = None
+        self.engine = self._shm = self._on_gpu = None
         for memory in (self._lent, self._memory):
             if memory:
                 memory.close()
