@@ -53,7 +53,7 @@ from optcc.runtime.native.library import (
     demand,
     engine_library,
 )
-from optcc.runtime.native.wires import GPU_SEGMENT_BYTES, SEGMENT_BYTES, Lanes, NativeWires, Opening, segment_bytes
+from optcc.runtime.native.wires import GPU_SEGMENT_BYTES, Lanes, NativeWires, Opening, segment_bytes
 from optcc.runtime.wires.contract import Cause
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
@@ -158,7 +158,7 @@ class NativeLinks:
         self.layout, self._lanes = layout, Lanes(layout)
         mine = self._lanes.nics[self._rank]
         self._place = {number: place for place, number in enumerate(mine)}
-        self._segment = segment_bytes(schedules, GPU_SEGMENT_BYTES if self._gpu else SEGMENT_BYTES)
+        self._segment = GPU_SEGMENT_BYTES if self._gpu else segment_bytes(schedules)
         hardware = self._hardware or Hardware()
         rates = hardware.rates_of([layout.nics[number] for number in mine], self._paced)
         opening = Opening(self._rank, self._lanes, self._config(), self._control.exchange, self._secret, rates, lent)
