@@ -1,5 +1,5 @@
 """A GPU in the native engine: copies and folds by a kernel that runs as long as a collective does (`ResidentFolder`),
-and memory that ranks of one machine read of each other (`LentMemory`).
+and memory that ranks of one machine read of each other (`LentGpuMemory`).
 
 CUDA is called before a collective and after it, never while it runs: `native/folder_gpu.c` says why. The library of
 native code is handed in; so is the GPU, a `cuda.Gpu` or what stands for one in tests.
@@ -161,7 +161,7 @@ class ResidentFolder:
         self._early.clear()
 
 
-class LentMemory:
+class LentGpuMemory:
     """GPU memory of the ranks of one machine that they read where it lies.
 
     shm : the rank's optcc_shm; rank : its number there

@@ -25,9 +25,9 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.machine.rdma import NicAddress
-from optcc.runtime.devices import resident
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
+from optcc.runtime.devices.resident import LentGpuMemory
 from optcc.runtime.errors import TransportError
 from optcc.runtime.native.library import (
     MAX_LANES,
@@ -421,7 +421,7 @@ class ShmWires(NativeWires):
         self._shm: Any = c_void_p()
         self.engine = c_void_p()
         self._lent: LentMemory | None = None
-        self._on_gpu: resident.LentMemory | None = None
+        self._on_gpu: LentGpuMemory | None = None
         self._rank, self._exchange = opening.rank, opening.exchange
         try:
             opened = self._lib.optcc_shm_open(byref(config), self._memory.address, byref(self._shm))
@@ -469,7 +469,7 @@ class ShmWires(NativeWires):
     def lend(self, gpu: Any, array: DeviceArray) -> None:
         """See NativeWires."""
         if not self._on_gpu:
-            self._on_gpu = resident.LentMemory(self._lib, gpu, self._shm, self._rank, self._exchange)
+            self._on_gpu = LentGpuMemory(self._lib, gpu, self._shm, self._rank, self._exchange)
         self._on_gpu.lend(array)
 
     def lends(self, array: DeviceArray) -> bool:
