@@ -28,7 +28,7 @@ import optcc
 from optcc.machine.native import library
 from optcc.runtime.devices.host import Op, name_of
 from optcc.runtime.devices.mps import mps_service, sharing_of
-from optcc.runtime.devices.resident import BLOCKS, PART_BYTES, LentMemory, ResidentFolder
+from optcc.runtime.devices.resident import BLOCKS, PART_BYTES, LentGpuMemory, ResidentFolder
 from optcc.runtime.native.library import NEVER, Until
 from optcc.schedule import Schedule
 from tests import native_replay as native
@@ -98,7 +98,7 @@ class RankOf:
         )
         self._check(self.lib.optcc_shm_engine(self.shm, byref(config), byref(self.engine)))
         self.folder = ResidentFolder(self.lib, gpu, blocks=tuning.blocks, part_bytes=tuning.part)
-        self.lent = LentMemory(self.lib, gpu, self.shm, rank, exchange)
+        self.lent = LentGpuMemory(self.lib, gpu, self.shm, rank, exchange)
         self.exchange, self.segment = exchange, tuning.segment
 
     @staticmethod

@@ -8,6 +8,7 @@ function that stands for cuLaunchKernel; nobody looks at events then, so a threa
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import mmap
 import os
 import random
@@ -17,20 +18,26 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from optcc.machine.native import library
-from optcc.runtime.devices import host
+from optcc.runtime.devices import gpu_memory, host, memory
 from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.gpu_memory import Allocation
 from optcc.runtime.devices.host import Array, Op, name_of
 from optcc.runtime.devices.launches import LINE, WIDTHS, Launches, Tickets
 from optcc.runtime.devices.resident import OPS, TYPES
 
+if TYPE_CHECKING:  # ranks do not take the time
+    import pytest
+
 GARBAGE = 0x5A
 """What fresh memory holds."""
+ENDS_S = 5.0
+"""For a kernel that was told to end."""
 ARRIVED = 0xA0
 """An address that only a GPU uses."""
 LAUNCH = ctypes.CFUNCTYPE(
@@ -249,7 +256,23 @@ class SharedTwin(TwinGpu):
         fd = os.memfd_create("twin")
         os.ftruncate(fd, nbytes)
         memory = np.frombuffer(mmap.mmap(fd, nbytes), np.uint8)
+        weakref.finalize(memory, self._freed, fd).atexit = False
         return DeviceArray(memory.ctypes.data, count, dtype, self.index, (fd, memory))
+
+    def _freed(self, fd: int) -> None:
+        """A rank dies of what CUDA does not say: it would wait here for the resident kernel, for ever; and nobody may
+        have mapped what is freed."""
+        if self._serving:
+            self._serving.join(ENDS_S)
+        if self._serving and self._serving.is_alive():
+            os.write(2, b"GPU memory is freed while a kernel runs\n")
+            os.abort()
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.write(2, b"GPU memory is freed that another process has mapped\n")
+            os.abort()
+        os.close(fd)
 
     def share(self, array: DeviceArray) -> SharedArray:
         name = f"/proc/{os.getpid()}/fd/{array.owner[0]}"  # type: ignore[index]
@@ -258,6 +281,15 @@ class SharedTwin(TwinGpu):
     @contextmanager
     def open_shared(self, shared: SharedArray) -> Iterator[DeviceArray]:
         fd = os.open(shared.handle, os.O_RDWR)
+        fcntl.flock(fd, fcntl.LOCK_SH)  # until it is unmapped
         memory = np.frombuffer(mmap.mmap(fd, shared.count * host.dtype_of(shared.dtype).itemsize), np.uint8)
-        os.close(fd)
         yield DeviceArray(memory.ctypes.data, shared.count, host.dtype_of(shared.dtype), self.index, memory)
+        os.close(fd)
+
+
+def find_twins(monkeypatch: pytest.MonkeyPatch, bug: str = "") -> None:
+    """From now on the ranks' processes find twins for GPUs. bug : of `twin_site`, planted in them"""
+    monkeypatch.setattr(memory.importlib.util, "find_spec", lambda name: "cupy")
+    monkeypatch.setattr(gpu_memory, "gpu_count", lambda: 2)
+    monkeypatch.syspath_prepend(Path(__file__).parent / "twin_site")
+    monkeypatch.setenv("TWIN_BUG", bug)

@@ -20,7 +20,7 @@ from tests.broken_schedules import with_rows
 
 pytestmark = pytest.mark.gpu
 
-NIC, PATHS = "server1/nic1", ("compiled", "python")
+NIC, PATHS = "server1/nic1", ("native", "compiled", "python")
 
 
 def made(nbytes: int, weak: bool = True) -> Plan:
@@ -73,14 +73,16 @@ def test_a_lost_nic_is_survived_and_planned_around(kind: str, path: str) -> None
         assert told.after_plan.plan_id != told.plan.plan_id
 
 
-def test_a_killed_process_ends_all() -> None:
+@pytest.mark.parametrize("path", ["native", "python"])
+def test_a_killed_process_ends_all(path: str) -> None:
     with pytest.raises(RankFailedError, match="killed by signal 9"):
-        ran_with_faults(Strike("kill", NIC, 0.4))
+        ran_with_faults(Strike("kill", NIC, 0.4), path=path)
 
 
-def test_without_mps_ranks_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("path", ["native", "compiled"])
+def test_without_mps_ranks_take_turns(path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))  # where nobody serves
-    results = run_schedules({"optcc": made(4 << 20).schedule()}, repeat=1, device="cuda", path="compiled")
+    results = run_schedules({"optcc": made(4 << 20).schedule()}, repeat=1, device="cuda", path=path)
     assert results["optcc"].exact == (True,) * 4
 
 

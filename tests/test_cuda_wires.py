@@ -9,7 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -42,7 +41,7 @@ from optcc.runtime.wires.layout import Layout, layout_of
 from optcc.runtime.wires.local import LocalWires
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
-from tests.cuda_twin import TwinGpu, device_view, host_view
+from tests.cuda_twin import TwinGpu, device_view, find_twins, host_view
 from tests.test_wires import EmulatedContract, LocalJob, layout
 from tests.wires_contract import SLOT_BYTES, Pipe, joined
 
@@ -302,14 +301,12 @@ def test_verbs_take_no_gpu_memory_yet() -> None:
 @pytest.fixture
 def twins(monkeypatch: pytest.MonkeyPatch) -> None:
     """From now on the ranks' processes find twins for GPUs."""
-    monkeypatch.setattr(memory.importlib.util, "find_spec", lambda name: "cupy")
-    monkeypatch.setattr(gpu_memory, "gpu_count", lambda: 2)
-    monkeypatch.syspath_prepend(Path(__file__).parent / "twin_site")
+    find_twins(monkeypatch)
 
 
 @pytest.mark.usefixtures("twins")
 def test_processes_are_exact() -> None:
-    results = run_schedules({"it": degraded()}, dtype="int32", op="avg", repeat=1, device="cuda")
+    results = run_schedules({"it": degraded()}, dtype="int32", op="avg", repeat=1, device="cuda", path="python")
     assert results["it"].exact == (True,) * 4
 
 

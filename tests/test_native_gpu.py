@@ -585,7 +585,7 @@ def test_memory_is_lent_once_and_whole() -> None:
         said.append(value)
         return [value, None]
 
-    lent = resident.LentMemory(lib, gpu, shms[0], 0, exchange)
+    lent = resident.LentGpuMemory(lib, gpu, shms[0], 0, exchange)
     array = gpu.empty(100, dtype_of("float32"))
     assert not lent.lends(array)
     lent.lend(array)

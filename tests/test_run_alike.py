@@ -42,7 +42,11 @@ def refusal(control: Control, given: tuple[dict[str, str], str, str], transport:
     [
         ((ALIKE, "here", ""), "local", None),
         ((ALIKE, "there", ""), "verbs", None),
-        ((ALIKE, "there", ""), "local", "--transport: local is for one machine, expected tcp or verbs .* rank 2 on another"),
+        (
+            (ALIKE, "there", ""),
+            "local",
+            "--transport: local is for one machine, expected tcp or verbs .* rank 2 on another",
+        ),
         (
             ({**ALIKE, "PLAN": "abd"}, "here", ""),
             "local",

@@ -55,7 +55,7 @@ def path_of(asked: str, transport: str, device: str, dtype: str | None = None) -
     """
     if asked == "python" and transport != "tcp":
         return ChunkPath("python")
-    if device == "cpu" and asked in ("auto", "native"):
+    if asked in ("auto", "native") and (device == "cpu" or transport == "local"):
         return ChunkPath("native")
     if asked == "native" or transport == "tcp":
         got = f"{asked}, {transport}, {device}"

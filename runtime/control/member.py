@@ -28,6 +28,7 @@ from optcc.runtime.control.native_links import NativeLinks
 from optcc.runtime.control.overseer import GRACE_S, Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import arena_for
+from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Op
 from optcc.runtime.errors import (
     CallsDifferError,
@@ -258,6 +259,7 @@ class Member:
         self._lock = threading.RLock()
         self.operation = 0
         self._called: dict[int, str] = {}  # the last CALLS operations, in words
+        self._lends = False  # something to other ranks, who have it mapped
         self._asked = 0  # the hub wants to hear of operations up to this one
         self.failed: RankFailedError | None = None
         self.lent: Arena | None = None
@@ -364,6 +366,17 @@ class Member:
         self.exchange(None)
         self._control.exchange(None)
         self._links.close()
+        if self._lends:
+            self._control.exchange(None)  # nobody has it mapped any more: it may be freed
+            self._lends = False
+
+    def lend(self, buffer: Any) -> None:
+        """Before operations on it: if it is a GPU's, other ranks read it where it lies, over the wires that there are,
+        and it stays until these are let go. All ranks do so at the same time, within a turn."""
+        with self._lock, self._guarded():
+            if isinstance(buffer, DeviceArray) and isinstance(self._links, NativeLinks):
+                self._links.lend(buffer)
+                self._lends = True
 
     def program(self, schedule: Schedule, itemsize: int) -> Any:
         """This rank's part of a schedule, for `run`, over the wires that there are."""

@@ -16,11 +16,15 @@ from typing import Any
 
 import numpy as np
 
+from optcc.errors import InputError
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.links import Hardware
 from optcc.runtime.control.transports import open_native
+from optcc.runtime.devices.cuda_memory import CudaMemory
+from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array, Op, name_of
+from optcc.runtime.devices.resident import ResidentFolder
 from optcc.runtime.errors import (
     CallsDifferError,
     FlowSeveredError,
@@ -49,7 +53,7 @@ from optcc.runtime.native.library import (
     demand,
     engine_library,
 )
-from optcc.runtime.native.wires import Lanes, NativeWires, Opening, segment_bytes
+from optcc.runtime.native.wires import GPU_SEGMENT_BYTES, Lanes, NativeWires, Opening, segment_bytes
 from optcc.runtime.wires.contract import Cause
 from optcc.runtime.wires.layout import Layout
 from optcc.runtime.wires.lent import Arena
@@ -77,6 +81,8 @@ SIGNAL_S = 0.1
 LOCAL_WINDOW_BYTES = 4 << 20
 """The same between processes of one machine: nothing waits behind it, and a process may be away for as long as others
 have the core. With 512 KiB an AllReduce of 64 MiB took three times as long beside other work."""
+GPU_WINDOW_BYTES = 2 << 20
+"""The same for GPUs, which fold many segments side by side, and say late that they have."""
 
 WINDOW_S = 0.02
 """What a played NIC sends in so long is enough, too: twice what a process may wake up late. Half of it leaves slow NICs
@@ -113,7 +119,7 @@ class NativeRun:
 
 
 class NativeLinks:
-    """As `Links`, for buffers in host memory. `secret` : as of `Opening`."""
+    """As `Links`. `secret` : as of `Opening`; `memory` : of the buffers: a GPU's, or any other: the host's."""
 
     def __init__(
         self,
@@ -133,6 +139,8 @@ class NativeLinks:
         self._rank = control.rank
         self._hardware, self._paced, self._moving, self._farewell = hardware, paced, moving, farewell
         self._transport, self._secret = transport, secret
+        self._gpu = memory.gpu if isinstance(memory, CudaMemory) else None
+        self._folder: ResidentFolder | None = None
         self._made: NativeWires | None = None
         self._away: dict[str, float] = {}
         self._strikes: list[Strike] = []
@@ -156,10 +164,12 @@ class NativeLinks:
         self.layout, self._lanes = layout, Lanes(layout)
         mine = self._lanes.nics[self._rank]
         self._place = {number: place for place, number in enumerate(mine)}
-        self._segment = segment_bytes(schedules)
+        self._segment = GPU_SEGMENT_BYTES if self._gpu else segment_bytes(schedules)
         hardware = self._hardware or Hardware()
         rates = hardware.rates_of([layout.nics[number] for number in mine], self._paced)
         opening = Opening(self._rank, self._lanes, self._config(), self._control.exchange, self._secret, rates, lent)
+        if self._gpu:
+            self._folder = ResidentFolder(self._lib, self._gpu)
         self._made = open_native(self._transport, opening)
         own(self, NativeLinks._let_go)
         self._down.clear()
@@ -171,7 +181,10 @@ class NativeLinks:
         self._healing = hardware.strike(self._wires.nics, layout.nics)
 
     def _config(self) -> Any:
-        second, window = 10**9, LOCAL_WINDOW_BYTES if self._transport == "local" else WINDOW_BYTES
+        second, window = (
+            10**9,
+            WINDOW_BYTES if self._transport != "local" else GPU_WINDOW_BYTES if self._gpu else LOCAL_WINDOW_BYTES,
+        )
         rates = [rate for port in self.layout.nics for rate in (port.out_rate, port.in_rate) if rate > 0]
         slowest = min(rates, default=0) if self._paced else 0
         if slowest:
@@ -191,6 +204,11 @@ class NativeLinks:
             spin_ns=0 if crowded else SPIN_NS,
         )
 
+    def lend(self, buffer: DeviceArray) -> None:
+        """The other ranks may read this buffer where it lies. All ranks call it at the same time, before the first
+        operation on it; it stays until all have closed."""
+        self._wires.lend(self._gpu, buffer)
+
     def close(self) -> None:
         """Let go of all; what others ask is answered no more."""
         if self._made:
@@ -200,7 +218,9 @@ class NativeLinks:
             }
             self._lib.optcc_abandon(self._engine, 10**9)
             self._wires.close()
-        self._made = self._injector = None
+        if self._folder:
+            self._folder.close()
+        self._made = self._injector = self._folder = None
 
     def _let_go(self) -> None:
         """In a forked child: what is shared stays as it is."""
@@ -219,7 +239,10 @@ class NativeLinks:
 
     def program(self, schedule: Schedule, itemsize: int) -> NativeProgram:
         """This rank's part of a schedule whose ranks are joined."""
-        return NativeProgram(schedule, self._rank, self._lanes.words(schedule), self._segment)
+        program = NativeProgram(schedule, self._rank, self._lanes.words(schedule), self._segment)
+        if self._folder:
+            self._folder.use(program.pointer)
+        return program
 
     def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
         """Any schedule between ranks that are joined can run."""
@@ -232,7 +255,7 @@ class NativeLinks:
         self,
         name: str,
         program: NativeProgram,
-        buffer: Array,
+        buffer: Array | DeviceArray,
         op: Op,
         sign: int,
         *,
@@ -251,23 +274,42 @@ class NativeLinks:
         if start:
             start(NativeRun(self, program))
         call = Call(
-            buffer=buffer.ctypes.data,
+            buffer=buffer.address if isinstance(buffer, DeviceArray) else buffer.ctypes.data,
             parts=None if parts is None else parts.ctypes.data,
             type=TYPES.index(name_of(buffer.dtype)),
             op=OPS.index(op),
             sign=sign,
         )
-        self._wires.begin(buffer if parts is None else parts)
+        if not isinstance(buffer, DeviceArray):
+            self._wires.begin(buffer if parts is None else parts)
         try:
+            if isinstance(buffer, DeviceArray):
+                self._launch(buffer, op, within_s)
             demand(self._lib.optcc_begin(self._engine, program.pointer, byref(call)), "a collective")
             self._go_on(within_s)
         except BaseException:
             self._lib.optcc_abandon(self._engine, 10**9)
             raise
         finally:
+            if self._folder:
+                self._folder.end()
             self._wires.end()
         if self._injector:
             self._injector.finish()
+
+    def _launch(self, buffer: DeviceArray, op: Op, within_s: float) -> None:
+        """What folds runs on the GPU, behind what the fold stream has been given. From now on, until `end`, nothing of
+        CUDA is called here that may wait for kernels."""
+        if not self._folder or not self._wires.lends(buffer):
+            raise InputError("memory of a GPU that was not lent", where="buffer", expected="NativeLinks.lend before")
+        self._folder.launch(buffer, op)
+        end = time.monotonic() + within_s
+        while not self._folder.ready:
+            self._lib.optcc_serve(self._engine, 0)
+            if select.select([self._control], [], [], 0)[0]:
+                self._control.check()
+            if time.monotonic() >= end:
+                raise TransportError(f"the GPU has not begun within {within_s:.3g} s")
 
     def _go_on(self, within_s: float) -> None:
         end, seen = time.monotonic() + within_s, -1

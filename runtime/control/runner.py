@@ -143,6 +143,7 @@ class Runner:
             if self._reduction.mean:
                 divide(self._expected, job.ranks)
             self.member.connect(layout, dict(job.schedules))
+            self.member.lend(self._buffer)
             self._programs = {
                 name: self.member.program(schedule, dtype.itemsize) for name, schedule in job.schedules.items()
             }

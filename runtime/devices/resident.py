@@ -1,5 +1,5 @@
 """A GPU in the native engine: copies and folds by a kernel that runs as long as a collective does (`ResidentFolder`),
-and memory that ranks of one machine read of each other (`LentMemory`).
+and memory that ranks of one machine read of each other (`LentGpuMemory`).
 
 CUDA is called before a collective and after it, never while it runs: `native/folder_gpu.c` says why. The library of
 native code is handed in; so is the GPU, a `cuda.Gpu` or what stands for one in tests.
@@ -8,6 +8,7 @@ native code is handed in; so is the GPU, a `cuda.Gpu` or what stands for one in 
 from __future__ import annotations
 
 import ctypes
+import gc
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -86,7 +87,7 @@ class ResidentFolder:
         self._slots = int(self._call("optcc_gpu_slots", blocks, byref(offset)))
         self._offset = offset.value
         self._early: dict[int, DeviceArray] = {}
-        self._running = False
+        self._running = self._collected = False
 
     def _call(self, name: str, *arguments: Any) -> Any:
         return _function(self._lib, name)(*arguments)
@@ -129,6 +130,8 @@ class ResidentFolder:
         if result != OK:
             raise RuntimeError("this GPU has failed")
         self._running = True
+        self._collected = gc.isenabled()
+        gc.disable()  # what is collected may free GPU memory
         address = self._memory.ctypes.data
         slots = (address + self._offset, self._slots)
         self.gpu.serve(buffer.dtype, op, self.blocks, slots, address, first.value, stream)
@@ -143,6 +146,8 @@ class ResidentFolder:
         if self._running:
             self._call("optcc_gpu_end", self._handle)
             self._running = False
+            if self._collected:
+                gc.enable()
 
     def fail(self) -> None:
         """The GPU has reported an error: what runs ends with LOST, and everybody is told that it is this rank's."""
@@ -156,7 +161,7 @@ class ResidentFolder:
         self._early.clear()
 
 
-class LentMemory:
+class LentGpuMemory:
     """GPU memory of the ranks of one machine that they read where it lies.
 
     shm : the rank's optcc_shm; rank : its number there
@@ -203,7 +208,12 @@ class LentMemory:
         self._exchange(None)
 
     def close(self) -> None:
-        """Unmap what is the others', and lend nothing any more. No collective may run, and all ranks call it."""
+        """As `let_go`, until all ranks have: then what was lent may be freed. All ranks call it."""
+        self.let_go()
+        self._exchange(None)
+
+    def let_go(self) -> None:
+        """Unmap what is the others', and lend nothing any more. No collective may run."""
         for peer, number in self._reached:
             self._call("optcc_shm_reach", peer, number, None, 0)
         for region in self._mine.values():
@@ -211,4 +221,3 @@ class LentMemory:
         self._reached.clear()
         self._mine.clear()
         self._mapped.close()
-        self._exchange(None)

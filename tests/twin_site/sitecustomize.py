@@ -1,7 +1,15 @@
-"""With this folder in PYTHONPATH, Python finds a twin where the GPU's module is: see `test_cuda_wires`."""
+"""With this folder in PYTHONPATH, Python finds a twin where the GPU's module is: see `cuda_twin.find_twins`.
 
+The environment's TWIN_BUG names a bug of BUGS, which is planted.
+"""
+
+import gc
+import os
 import sys
+import time
+from collections.abc import Callable
 from types import ModuleType
+from typing import Any
 
 from tests.cuda_twin import SharedTwin
 
@@ -9,3 +17,79 @@ twin = ModuleType("optcc.runtime.devices.cuda")
 twin.Gpu = lambda index: SharedTwin(index)  # type: ignore[attr-defined]
 twin.gpu_count = lambda: 2  # type: ignore[attr-defined]
 sys.modules[twin.__name__] = twin
+
+
+def unlent() -> None:
+    """Nobody lends what others are to read."""
+    from optcc.runtime.control.member import Member
+
+    Member.lend = lambda self, buffer: None  # type: ignore[method-assign]
+
+
+def unloaded() -> None:
+    """The input stays in host memory."""
+    from optcc.runtime.devices.cuda_memory import CudaMemory
+
+    CudaMemory.load = lambda self, array, host: None  # type: ignore[method-assign]
+
+
+def freed() -> None:
+    """Memory is freed while the kernel runs."""
+    from optcc.runtime.control.native_links import NativeLinks
+
+    def before(links: Any, *rest: Any) -> None:
+        links._gpu.empty(1, sys.modules["numpy"].dtype("uint8"))
+
+    wrap(NativeLinks, "_go_on", before)
+
+
+def littered() -> None:
+    """No bug: what nobody uses any more waits to be collected while the kernel runs."""
+    from optcc.runtime.control.native_links import NativeLinks
+
+    def before(links: Any, *rest: Any) -> None:
+        circle: list[Any] = [links._gpu.empty(1, sys.modules["numpy"].dtype("uint8"))]
+        circle.append(circle)
+        del circle
+        links.kept = [[] for _ in range(100_000)]  # more than Python lets come without a look for garbage
+
+    wrap(NativeLinks, "_go_on", before)
+
+
+def collected() -> None:
+    """The same, and it is collected."""
+    from optcc.runtime.control.native_links import NativeLinks
+
+    littered()
+    wrap(NativeLinks, "_go_on", lambda *_: gc.enable())
+
+
+def slow() -> None:
+    """No bug: a rank takes its time to unmap what is the others'."""
+    from optcc.runtime.devices.resident import LentGpuMemory
+
+    wrap(LentGpuMemory, "let_go", lambda memory: time.sleep(0.5 * memory.rank))
+
+
+def unsaid() -> None:
+    """The same, and nobody waits for that before memory is freed."""
+    from optcc.runtime.control.member import Member
+
+    slow()
+    wrap(Member, "_part", lambda member: setattr(member, "_lends", False))
+
+
+def wrap(kind: type, name: str, before: Callable[..., None]) -> None:
+    """Have `before` called first."""
+    method = getattr(kind, name)
+
+    def wrapped(*arguments: Any) -> Any:
+        before(*arguments)
+        return method(*arguments)
+
+    setattr(kind, name, wrapped)
+
+
+BUGS = {bug.__name__: bug for bug in (unlent, unloaded, freed, littered, collected, slow, unsaid)}
+if name := os.environ.get("TWIN_BUG"):
+    BUGS[name]()
