@@ -7,7 +7,7 @@ with the same failure on all ranks.
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import pytest
@@ -56,11 +56,11 @@ def strike_of(kind: str, draw: random.Random, ranks: int, nics: int, before: Seq
     return Strike(kind, f"server{rank}/nic{nic}", 0.7 * draw.random(), amount, other)
 
 
-def kinds_of(seed: int, first: int, count: int) -> list[str]:
+def kinds_of(seed: int, first: int, count: int, among: Collection[str] = KINDS) -> list[str]:
     """Part of an endless list in which kinds come in turns, each turn shuffled."""
     draw, kinds = random.Random(seed), list[str]()
     while len(kinds) < first + count:
-        kinds += draw.sample([*KINDS], len(KINDS))
+        kinds += draw.sample([*among], len(among))
     return kinds[first:][:count]
 
 
@@ -121,10 +121,10 @@ def check(strike: Strike, done: Collective) -> None:
                 raise InconclusiveError(f"inconclusive: {strike} met nothing")
 
 
-def play(scene: Scene) -> int:
-    """Returns how many strikes have hit."""
+def play(scene: Scene, job_of: Callable[[Scene, Sequence[str]], Job] = job) -> int:
+    """Returns how many strikes have hit. `job_of` : of a scene whose NICs of these names are lost."""
     hit, lost = 0, list[str]()
-    with Session(job(scene), stall_s=STALL_S) as ranks:
+    with Session(job_of(scene, lost), stall_s=STALL_S) as ranks:
         for number, (strike, renews) in enumerate(zip(scene.strikes, scene.renews, strict=True)):
             if ends(scene.strikes[: number + 1], scene.nics):
                 return hit + ended(ranks, strike)
@@ -136,7 +136,7 @@ def play(scene: Scene) -> int:
             if strike.kind in LASTING:
                 lost.append(strike.nic)
             if renews:
-                ranks.adopt(job(scene, lost))
+                ranks.adopt(job_of(scene, lost))
             assert all(ranks.run("it").exact), f"{strike}: wrong results after it"
     return hit
 
