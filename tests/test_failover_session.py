@@ -28,7 +28,8 @@ ENDS = ("kill", "status")
 """Kinds that no other NIC makes good: all ranks say the same of the rank."""
 HEALS_S = 0.4
 """Of flaps, pauses and links that are away."""
-STALL_S = 5.0
+STALL_S = 20.0
+"""With 8 ranks and slow NICs payloads that vanish while answers come are noticed after up to 5 s."""
 
 
 @dataclass(frozen=True)
