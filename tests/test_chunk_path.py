@@ -26,9 +26,9 @@ def test_host_memory_goes_by_the_native_engine(asked: str, transport: str) -> No
 
 
 def test_what_has_no_such_path_is_refused() -> None:
-    assert path_of("auto", "local", "cuda") == ChunkPath("compiled")
+    assert path_of("auto", "local", "cuda") == ChunkPath("native")
     for asked, transport, device in (
-        ("native", "local", "cuda"), ("auto", "tcp", "cuda"), ("python", "tcp", "cpu"), ("compiled", "tcp", "cpu")
+        ("native", "verbs", "cuda"), ("auto", "tcp", "cuda"), ("python", "tcp", "cpu"), ("compiled", "tcp", "cpu")
     ):  # fmt: skip
         with pytest.raises(InputError, match=f"expected native, cpu, got '{asked}, {transport}, {device}'"):
             path_of(asked, transport, device)
@@ -47,4 +47,4 @@ def test_without_numba_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InputError, match="numba is not installed"):
         path_of("compiled", "local", "cpu", "float32")
-    assert path_of("auto", "local", "cuda", "float32") == ChunkPath("python", "numba is not installed")
+    assert path_of("auto", "local", "cuda", "float32") == ChunkPath("native")

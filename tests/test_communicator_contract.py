@@ -146,6 +146,21 @@ def test_a_thousand_random_calls_by_the_native_engine(world: int, monkeypatch: p
     a_thousand("native", world, cases(50), monkeypatch)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_thousand_random_calls_over_connections_that_break(world: int) -> None:
+    """Likewise, of up to 2 MiB."""
+    play_round(1, 8, 1 << 12, world, transport="tcp")
+    before, lost = left(), 0
+    for seed in range(cases(50)):
+        options: dict[str, Any] = {"transport": "tcp", "break_pause_s": 0.03, "reproducible": bool(seed % 2)}
+        wrong, events = play_round(seed, 20, 1 << 21, world, **options)
+        assert wrong == []
+        lost += events.count("lost")
+    assert lost > cases(50), "the faults met something"
+    assert left() == before
+
+
 # --- what would show -------------------------------------------------------------------------------------------------
 
 

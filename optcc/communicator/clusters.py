@@ -97,14 +97,15 @@ def agreed(
             f"rank {other} was given another one than rank 0", where="cluster", expected="the same on all ranks"
         )
     for rank, (_, nics, _) in enumerate(said):
-        for nic in {nic.name for nic in cluster.servers[rank].nics} & {*nics}:
-            cluster = cluster.degrade(f"{cluster.servers[rank].name}/{nic}")
+        here = cluster.ranks[rank]
+        for nic in {nic.name for nic in here.nics} & {*nics}:
+            cluster = cluster.degrade(f"{cluster.servers[here.server].name}/{nic}")
     return cluster
 
 
 def dead_nics(cluster: Cluster, rank: int) -> list[str]:
-    """Of a rank's server, those that have died."""
-    now, before = cluster.servers[rank].nics, cluster.fault_free.servers[rank].nics
+    """Of a rank's own, those that have died."""
+    now, before = cluster.ranks[rank].nics, cluster.fault_free.ranks[rank].nics
     return [nic.name for nic, old in zip(now, before, strict=True) if old.alive and not nic.alive]
 
 

@@ -181,10 +181,9 @@ class NativeLinks:
         self._healing = hardware.strike(self._wires.nics, layout.nics)
 
     def _config(self) -> Any:
-        second, window = (
-            10**9,
-            WINDOW_BYTES if self._transport != "local" else GPU_WINDOW_BYTES if self._gpu else LOCAL_WINDOW_BYTES,
-        )
+        second, window = 10**9, WINDOW_BYTES
+        if self._transport == "local":
+            window = GPU_WINDOW_BYTES if self._gpu else LOCAL_WINDOW_BYTES
         rates = [rate for port in self.layout.nics for rate in (port.out_rate, port.in_rate) if rate > 0]
         slowest = min(rates, default=0) if self._paced else 0
         if slowest:

@@ -55,6 +55,7 @@ PLAYED_FILES = frozenset(
         "lab",
         "losing",
         "moments",
+        "native_session",
         "native_wires",
         "polling",
         "rates",

@@ -1,0 +1,69 @@
+"""Faults at random moments of a `Session`'s collectives over queue pairs, by the native engine; kept and new plans."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from types import ModuleType
+
+import pytest
+
+import optcc
+from optcc.runtime.control.job import Job
+from optcc.runtime.messages import Strike
+from optcc.values.cluster import Cluster, Nic, Server
+from tests.effort import cases
+from tests.test_failover_session import NBYTES, RATE, Scene, kinds_of, play, scenes
+from tests.verbs.conftest import needs_package
+
+pytestmark = [pytest.mark.rdma, needs_package("click")]
+
+KINDS = ("cut", "away", "hole", "no data", "no acks", "flap", "slow", "pause", "kill")
+"""What can be done to links and packets, and to processes."""
+
+
+def device(name: str, nics: int) -> str:
+    """server1/nic0 of servers with two NICs is server1/rxe2."""
+    server, _, nic = name.partition("/nic")
+    return f"{server}/rxe{nics * int(server.removeprefix('server')) + int(nic)}"
+
+
+def over_devices(scene: Scene) -> Scene:
+    def of(strike: Strike) -> Strike:
+        return replace(strike, nic=device(strike.nic, scene.nics))
+
+    return replace(scene, strikes=tuple(map(of, scene.strikes)))
+
+
+def job(scene: Scene, lost: Sequence[str]) -> Job:
+    cluster = Cluster(
+        tuple(
+            Server(f"server{s}", tuple(Nic(f"rxe{scene.nics * s + n}", RATE, RATE) for n in range(scene.nics)))
+            for s in range(scene.ranks)
+        )
+    )
+    for nic in lost:
+        cluster = cluster.degrade(nic)
+    schedule = optcc.plan(cluster, NBYTES, segments=2).schedule()
+    return Job({"it": schedule}, "float32", "sum", False, "verbs", path="native")
+
+
+SHAPES = [(2, 1), (2, 3), (4, 2), (4, 3)]
+
+
+@pytest.mark.cases
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_strikes_at_random_moments(network: ModuleType, shape: tuple[int, int], request: pytest.FixtureRequest) -> None:
+    """With `--whole` 50 for each cluster."""
+    seed, (ranks, nics), each = int(request.config.getoption("--hypothesis-seed")), shape, cases(50)
+    kinds = kinds_of(seed, each * SHAPES.index(shape), each, KINDS)
+    hit = 0
+    for scene in map(over_devices, scenes(seed, ranks, nics, kinds)):
+        network.whole()
+        for nic in range(ranks * nics):
+            network.rate(nic, 8 * RATE)
+        try:
+            hit += play(scene, job)
+        except Exception as error:
+            raise AssertionError(f"{scene}: {type(error).__name__}: {error}") from error
+    assert hit > 0, "nothing has hit"
