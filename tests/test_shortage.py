@@ -32,9 +32,9 @@ from optcc.values.cluster import Cluster
 RUN = ["-m", "optcc", "run", "uniform:servers=2,nics=6,rate=400Gb/s", "--size", "64KiB", "--repeat", "1"]
 
 
-def small(nics: int) -> Job:
+def small(nics: int, path: str = "python") -> Job:
     made = plan(Cluster.uniform(servers=3, nics=nics, rate=10**9), 3 << 12)
-    return Job({"optcc": made.schedule()}, "float32", "sum", paced=False)
+    return Job({"optcc": made.schedule()}, "float32", "sum", paced=False, path=path)
 
 
 def run_with(soft: int, hard: int) -> subprocess.CompletedProcess[str]:
@@ -82,6 +82,17 @@ def test_what_one_rank_lacks_is_the_same_error_on_all(
         assert caught.value.seen_by == dict.fromkeys(range(3), str(caught.value))
         pids = session.pids
     assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_memory_that_cannot_be_shared_is_the_same_error_on_all() -> None:
+    with Session(small(1, "native")) as session:
+        assert all(session.run("optcc").exact)
+        resource.prlimit(session.pids[0], resource.RLIMIT_FSIZE, (4096, 4096))
+        with pytest.raises(
+            RankFailedError, match=r"rank 0 failed: too little memory: [0-9.]+ MiB that ranks"
+        ) as caught:
+            session.adopt(small(4, "native"))
+        assert caught.value.seen_by == dict.fromkeys(range(3), str(caught.value))
 
 
 @contextmanager

@@ -19,7 +19,7 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.codec import Json, MessageError, plain, typed
-from optcc.runtime.compiled.choice import path_asked, path_named
+from optcc.runtime.compiled.choice import path_asked, path_named, path_of
 from optcc.runtime.control.limits import available_bytes
 from optcc.runtime.control.transports import TRANSPORTS
 from optcc.runtime.devices.host import dtype_of, reduction_of
@@ -235,7 +235,8 @@ def check_memory(job: Job, layout: Layout, ranks: Collection[int]) -> None:
     available = available_bytes()
     buffers = BUFFERS_PER_RANK * len(ranks) * job.nbytes
     slots = sum(slots_bytes(rank, layout.flows) for rank in ranks) if (job.transport, job.device) == LOCAL else 0
-    processes = len(ranks) * (PROCESS_BYTES if job.path == "python" else COMPILED_BYTES)
+    compiled = path_of(job.path, job.transport, job.device, job.dtype).name == "compiled"
+    processes = len(ranks) * (COMPILED_BYTES if compiled else PROCESS_BYTES)
     if available is not None and buffers + slots + processes > available:
         raise InputError(
             "the ranks do not fit into this machine's memory",

@@ -151,7 +151,7 @@ def job(*lost: str) -> Job:
     cluster = Cluster(servers)
     for nic in lost:
         cluster = cluster.degrade(nic)
-    return Job({"it": ring(cluster, 1 << 18)}, "float32", "sum", False, "verbs", 8192)
+    return Job({"it": ring(cluster, 1 << 18)}, "float32", "sum", False, "verbs", 8192, path="python")
 
 
 def struck(done: Collective, *nics: str) -> list[Note]:
