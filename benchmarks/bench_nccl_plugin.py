@@ -61,7 +61,12 @@ class Saw(threading.Thread):
         cut = 0
         for name in os.listdir("/proc/self/fd"):
             with suppress(OSError):  # no socket, or gone, or not connected
-                one = socket.socket(fileno=os.dup(int(name)))
+                copy = os.dup(int(name))
+                try:
+                    one = socket.socket(fileno=copy)
+                except OSError:
+                    os.close(copy)
+                    raise
                 try:
                     if one.family == socket.AF_INET and one.getsockname()[0] == address and one.getpeername():
                         one.shutdown(socket.SHUT_RDWR)
@@ -163,9 +168,12 @@ def rank_main(rank: int, world: int, port: int, contender: str, seed: int) -> No
     else:
         told["seconds"] = {str(size): time_of(torch, dist, size) for size in (4096, MIB, 16 * MIB, 64 * MIB)}
     dist.destroy_process_group()
-    begin(port + 1)  # NCCL has unloaded the plugin, and loads it again
-    told["calls of a second group"] = check_calls(torch, dist, rank, world)
-    dist.destroy_process_group()
+    begin(port + 1)  # NCCL has unloaded the plugin; whether it loads it again is its matter
+    try:
+        told["calls of a second group"] = check_calls(torch, dist, rank, world)
+        dist.destroy_process_group()
+    except dist.DistBackendError as error:
+        told["calls of a second group"] = str(error).splitlines()[-1]
     print(json.dumps(told), flush=True)
 
 

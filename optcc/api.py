@@ -193,7 +193,7 @@ def run(
         as the cluster's NICs (server1/eth2), or addresses (server1/10.0.0.3); "verbs", RDMA devices likewise
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
     path : what moves and adds bytes: "native", the engine in C, for buffers in host memory; "compiled" or "python",
-        not over tcp; "auto", native in host memory, else compiled where numba is installed; None: as OPTCC_PATH says,
+        not over tcp; "auto", native; None: as OPTCC_PATH says,
         auto where it says nothing
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.control.launch.Session`
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition

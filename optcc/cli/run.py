@@ -202,8 +202,8 @@ class RuntimeChoice(NamedTuple):
 @click.option(
     "--chunk-path", type=click.Choice(["auto", "native", "compiled", "python"]), default="auto", show_default=True,
     envvar="OPTCC_PATH",
-    help="What moves and adds bytes: the native engine (host memory), compiled or Python (local, verbs, GPU memory). "
-    "auto: native in host memory, compiled on GPUs. Also set by OPTCC_PATH.",
+    help="What moves and adds bytes: the native engine, which auto is; for comparison compiled code or Python, over "
+    "local and verbs. Also set by OPTCC_PATH.",
 )  # fmt: skip
 @click.option(
     "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
