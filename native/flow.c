@@ -131,6 +131,7 @@ struct optcc_engine {
     uint32_t movers;    /* wires with a MOVED to be noted */
     uint64_t happened;  /* grows with whatever comes, goes or changes */
     uint64_t barren[OPTCC_MAX_NICS]; /* `happened` as it was when the NIC found nothing to send */
+    int refused;        /* wires have not taken a segment: when they will they do not tell */
     int finished;       /* the last operation, whole */
     int abandoned;
     int owing;          /* some wire may owe an acknowledgement */
@@ -334,8 +335,10 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     head.word = piece->word;
     head.offset = piece->offset;
     head.length = piece->length;
-    if (e->wires->post(e->self, w->index, &head, piece->bytes, piece->ready_ns) != OPTCC_OK)
+    if (e->wires->post(e->self, w->index, &head, piece->bytes, piece->ready_ns) != OPTCC_OK) {
+        e->refused = 1;
         return 0;
+    }
     e->happened++;
     if (!w->flying && !w->in_hand)
         w->moved_ns = e->now_ns;
@@ -413,9 +416,11 @@ static int is_late(const struct optcc_engine *e) { return e->source->late && e->
 static void fill(struct optcc_engine *e, uint32_t nic)
 {
     const int told = e->source == &OPTCC_ROWS_SOURCE && !is_late(e);
+    e->refused = 0;
     while (!(told && e->barren[nic] == e->happened) && e->wires->room(e->self, nic))
         if (!pull(e, nic)) {
-            e->barren[nic] = e->happened;
+            if (!e->refused)
+                e->barren[nic] = e->happened;
             return;
         }
 }
