@@ -8,7 +8,7 @@ import pytest
 
 from optcc.errors import InputError
 from optcc.runtime.control import fault_injection
-from optcc.runtime.control.fault_injection import KINDS, PROCESS, FaultInjector, demand_strike
+from optcc.runtime.control.fault_injection import ANYWHERE, KINDS, FaultInjector, demand_strike
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.wires.contract import Cause
 from optcc.runtime.wires.virtual import VirtualNet
@@ -174,7 +174,7 @@ def test_over_tcp_only_processes_are_struck(kind: str) -> None:
     nics = {"rank0/nic0": 0, "rank1/nic0": 1}
     strike = Strike(kind, "rank0/nic0", 0.5, 0.5, "rank1/nic0")
     demand_strike(strike, nics, "local")
-    if kind in PROCESS:
+    if kind in ANYWHERE:
         demand_strike(strike, nics, "tcp")
         return
     with pytest.raises(InputError, match="not over tcp, expected pause or kill"):
