@@ -19,7 +19,7 @@ import numpy as np
 import optcc
 from optcc.runtime.control import channel, fault_injection
 from optcc.runtime.control.channel import Control
-from optcc.runtime.wires import local_meeting
+from optcc.runtime.native.wires import ShmWires
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LARGE, SMALL = 1_000_000, 10
@@ -135,7 +135,7 @@ def stopped(place: str, seconds: str) -> None:
     if mine and place == "exchange":
         once(Control, "offer", stops)
     if mine and place == "wires":
-        once(local_meeting._SendingEnds, "__init__", stops)
+        once(ShmWires, "__init__", stops)
     if mine and place == "first call":
         stops()
     outcome(lambda: comm.all_reduce(ones()))

@@ -122,25 +122,13 @@ def test_without_correction_the_times_are_nonsense() -> None:
 
 
 MEMBER = """
-import struct, sys, time
+import sys, time
 real, offset = time.monotonic, float(sys.argv.pop(1))
 time.monotonic = lambda: real() + offset
 
-class Stamped(struct.Struct):  # emulated NICs stamp chunks with times, for they are on one machine
-    def pack(self, *values):
-        return super().pack(*(v - offset if isinstance(v, float) else v for v in values))
-
-    def pack_into(self, buffer, at, *values):
-        super().pack_into(buffer, at, *(v - offset if isinstance(v, float) else v for v in values))
-
-    def unpack_from(self, buffer, at=0):
-        return tuple(v + offset if isinstance(v, float) else v for v in super().unpack_from(buffer, at))
-
-    def iter_unpack(self, data):
-        for values in super().iter_unpack(data):
-            yield tuple(v + offset if isinstance(v, float) else v for v in values)
-
-struct.Struct = Stamped
+from optcc.runtime.native import library
+seconds = library.seconds
+library.seconds = lambda at_ns: seconds(at_ns) + offset
 if sys.argv.pop(1) == "uncorrected":
     from optcc.runtime.control import channel
     channel.measured = lambda ask, now: channel.Clock()

@@ -277,7 +277,7 @@ def _read_only(work: Path) -> list[str]:
 
 @pytest.mark.long
 def test_every_command_works_where_nothing_can_be_written(tmp_path: Path) -> None:
-    """The folder for compiled code is empty at first: it is in a memory of this user's own, or in TMPDIR."""
+    """The folder for compiled code is empty at first, and stays so."""
     work = tmp_path / "work"
     work.mkdir()
     work.chmod(0o777)
@@ -295,4 +295,4 @@ def test_every_command_works_where_nothing_can_be_written(tmp_path: Path) -> Non
     assert done.returncode == 0, done.stdout + done.stderr
     assert "Traceback" not in done.stderr
     said = re.findall("optcc: compiling ([^:]*):", done.stderr)
-    assert said == ["what handles chunks"] * 2  # by the run, and the fold of whole numbers: others had it from there
+    assert said == []

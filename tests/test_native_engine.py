@@ -376,7 +376,7 @@ MUTANTS = {
     ),
     "a segment is taken under two numbers": Mutant("program.c", "|| bit(p->came, r->bits + segment))", ")"),
     "a segment may be as long as it likes": Mutant(
-        "program.c", "length != segment_length(r->length, p->segment_bytes, segment) ||", ""
+        "program.c", "length != segment_length(r->length, r->cut, segment) ||", ""
     ),
     "one too many is acknowledged": Mutant("flow.c", ".floor = p->floor}", ".floor = p->floor + 1}"),
     "what a lost wire carried is forgotten": Mutant(

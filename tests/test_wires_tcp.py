@@ -411,12 +411,12 @@ MUTANTS = {
 }
 
 
-def find(library: Path) -> None:
+def find(library: Path, limit_s: float) -> None:
     lib = load(library)
     faulthandler.disable()
     found = in_parts(lib) or rung(lib) or asleep(lib) or attack(lib) or deceive(lib) or talk(lib, 1)
     found = found or attack(lib, ["another secret"], crowd=100)
-    found = found or break_wires(lib, 20, seed=1, limit_s=40, place=large()).fault
+    found = found or break_wires(lib, 20, seed=1, limit_s=limit_s / 4, place=large()).fault
     sys.exit(bool(found or check(lib, 60, seed=1)))
 
 
@@ -424,8 +424,10 @@ QUICK = ("no proof is asked for", "a payload that has left wakes nobody")
 """The others are tried in the long tests."""
 
 
-def is_found(library: Path, limit_s: float = 60.0) -> bool:
-    child = get_context("spawn").Process(target=find, args=(library,))  # it may crash or hang, which finds it, too
+def is_found(library: Path, limit_s: float = 40.0) -> bool:
+    child = get_context("spawn").Process(
+        target=find, args=(library, limit_s)
+    )  # it may crash or hang, which finds it, too
     child.start()
     child.join(limit_s)
     hangs = child.is_alive()

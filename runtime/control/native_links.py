@@ -52,6 +52,7 @@ from optcc.runtime.native.library import (
     WireState,
     demand,
     engine_library,
+    seconds,
 )
 from optcc.runtime.native.wires import GPU_SEGMENT_BYTES, Lanes, NativeWires, Opening, segment_bytes
 from optcc.runtime.wires.contract import Cause
@@ -397,7 +398,7 @@ class NativeLinks:
         peer, nic, far_nic, _ = self._wires.ends[made.wire]
         name = self.layout.nics[self._lanes.nics[self._rank][nic]].name
         far = self.layout.nics[self._lanes.nics[peer][far_nic]].name
-        at, cause = made.at_ns / 1e9, CauseOf(made.cause)
+        at, cause = seconds(made.at_ns), CauseOf(made.cause)
         match Noted(made.noted):
             case Noted.LOST:
                 if cause in OWN and nic not in self._down:

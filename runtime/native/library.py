@@ -295,6 +295,11 @@ def open_program(lib: Any, schedule: Schedule, rank: int, lanes: Array, segment_
     return made
 
 
+def seconds(at_ns: Any) -> Any:
+    """Times of the engine's clock, which is this machine's monotonic one, in seconds: a number or an array."""
+    return at_ns / 1e9
+
+
 class NativeProgram:
     """One rank's part of a schedule, which the library holds for as long as this is there."""
 
@@ -310,4 +315,4 @@ class NativeProgram:
         count = lib.optcc_program_receives(self.pointer)
         rows, at_ns = np.empty(count, np.uint32), np.empty(count, np.uint64)
         lib.optcc_program_landings(self.pointer, rows.ctypes.data, at_ns.ctypes.data)
-        return dict(zip(rows.tolist(), (at_ns / 1e9).tolist(), strict=True))
+        return dict(zip(rows.tolist(), seconds(at_ns).tolist(), strict=True))

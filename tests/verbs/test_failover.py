@@ -99,8 +99,9 @@ def test_a_queue_pair_that_is_left_is_noticed(network: ModuleType, monkeypatch: 
         ROWS[16].run(Jobs(network), failovers=30)
 
 
-@pytest.mark.parametrize("cuts", [8, pytest.param(200, marks=[pytest.mark.whole])])
+@pytest.mark.parametrize("cuts", [8, pytest.param(50, marks=[pytest.mark.whole])])
 def test_random_cuts(network: ModuleType, cuts: int) -> None:
+    """Over the path that is a reference; the engine's have more (test_native_wires)."""
     hits = []
     for seed in range(cuts):
         try:
