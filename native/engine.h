@@ -563,6 +563,9 @@ int optcc_verbs_unregister(struct optcc_verbs *verbs, const void *memory);
 int optcc_verbs_fd(const struct optcc_verbs *verbs);
 int optcc_verbs_arm(struct optcc_verbs *verbs);
 /* What no lost NIC explains, as text; NULL: nothing. Its wire is lost, too. It is a bug: end the run. */
+/* A fault on purpose, for good: the NIC's queue pairs fail, and it says that its link is down; or with `device` that it is
+   gone. OK or BAD. */
+int optcc_verbs_cut(struct optcc_verbs *verbs, uint32_t nic, int device);
 const char *optcc_verbs_fault(const struct optcc_verbs *verbs);
 int optcc_verbs_look(const struct optcc_verbs *verbs, uint32_t nic, struct optcc_verbs_state *state); /* OK or BAD */
 

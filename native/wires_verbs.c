@@ -1345,6 +1345,27 @@ int optcc_verbs_arm(struct optcc_verbs *v)
     return quiet && !v->owed ? OPTCC_OK : OPTCC_AGAIN;
 }
 
+int optcc_verbs_cut(struct optcc_verbs *v, uint32_t nic, int device)
+{
+    if (nic >= v->config.nics)
+        return OPTCC_BAD;
+    struct nic *n = &v->nic[nic];
+    if (!n->context || n->gone)
+        return OPTCC_OK;
+    if (into(v, n->control, IBV_QPS_ERR)) /* then nothing of it can be trusted */
+        device = 1;
+    for (uint32_t i = 0; i < v->config.wires; i++)
+        if (v->end[i].nic == n && v->end[i].pair && v->end[i].is == OPEN && into(v, v->end[i].pair, IBV_QPS_ERR))
+            device = 1;
+    if (device)
+        nic_lost(v, n, "cut", EIO);
+    n->up = 0; /* and nobody says that it is back */
+    for (uint32_t i = 0; i < v->config.wires; i++)
+        if (v->end[i].nic == n)
+            lose(v, &v->end[i]);
+    return OPTCC_OK;
+}
+
 const char *optcc_verbs_fault(const struct optcc_verbs *v) { return v->fault[0] ? v->fault : NULL; }
 
 int optcc_verbs_look(const struct optcc_verbs *v, uint32_t nic, struct optcc_verbs_state *state)

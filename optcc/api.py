@@ -178,7 +178,6 @@ def run(
     local_rate: Quantity = LOCAL_RATE,
     transport: str = "local",
     device: str = "cpu",
-    path: str | None = None,
     membership: Membership | None = None,
     interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
@@ -192,9 +191,6 @@ def run(
         at `local_rate` (bytes per second, or text such as "1Gb/s"); "tcp", interfaces of this machine that are called
         as the cluster's NICs (server1/eth2), or addresses (server1/10.0.0.3); "verbs", RDMA devices likewise
     device : "cpu", or "cuda" for buffers in GPU memory, rank r's on GPU ``r % number of GPUs``; local transport only
-    path : what moves and adds bytes: "native", the engine in C, for buffers in host memory; "compiled" or "python",
-        not over tcp; "auto", native; None: as OPTCC_PATH says,
-        auto where it says nothing
     membership, interface : rank 0's, where others start the other ranks; see `optcc.runtime.control.launch.Session`
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
 
@@ -222,7 +218,6 @@ def run(
         paced=paced,
         transport=transport,
         device=device,
-        path=path,
         membership=membership,
         interface=interface,
         progress=progress,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import get_args
 
 from optcc.runtime.codec import Json
@@ -63,14 +64,6 @@ class RunFailed:
 
 
 @dataclass(frozen=True)
-class RankMessage:
-    """What rank `origin` has sent to you."""
-
-    origin: int
-    value: Json
-
-
-@dataclass(frozen=True)
 class SharedValues:
     """The end of an exchange: the values of all ranks, by rank."""
 
@@ -113,7 +106,7 @@ class AskCall:
     operation: int
 
 
-ToRank = Renew | Halt | AskCall | Regroup | RunFailed | RankMessage | SharedValues | Time | Payload
+ToRank = Renew | Halt | AskCall | Regroup | RunFailed | SharedValues | Time | Payload
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -159,14 +152,6 @@ class Broken:
 
     cause: str
     blames: int | None = None
-
-
-@dataclass(frozen=True)
-class Post:
-    """A message to rank `to`."""
-
-    to: int
-    value: Json
 
 
 @dataclass(frozen=True)
@@ -230,9 +215,20 @@ class Shrink:
 
 
 Judged = Halted | LostNics | Late | HasCalled | Shrink
-FromRank = Judged | Here | Saw | RankJournal | Report | Left | Broken | Post | Share | AskTime
+FromRank = Judged | Here | Saw | RankJournal | Report | Left | Broken | Share | AskTime
 
 # --- inside reports -------------------------------------------------------------------------------------------------
+
+
+class Cause(StrEnum):
+    """Why a wire or a NIC is taken to be lost."""
+
+    PORT = "port event"  # the NIC says that its link is down
+    ERROR = "completion error"  # the NIC has given up on a write: retries exceeded, or flushed
+    CLOSED = "connection closed"  # the far end's socket is gone
+    DEVICE = "device fatal"  # the NIC itself is gone, or refuses work
+    NOTICE = "peer's notice"  # the other end has seen one of the above
+    PROGRESS = "no progress"  # nothing comes through although the peer is alive: a black hole
 
 
 @dataclass(frozen=True)

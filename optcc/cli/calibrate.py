@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -95,16 +94,15 @@ def calibrate(
     one. Ranks are started as by `optcc run`: here, or by torchrun, mpirun, srun or --rendezvous.
     """
     from optcc.discover.calibration import measured_as
+    from optcc.discover.topology import ENGINE
     from optcc.discover.yaml_file import save_yaml, write_yaml
-    from optcc.runtime.compiled.choice import path_asked, path_of, warm
     from optcc.values.units import parse_seconds
 
-    path = path_of(path_asked(os.environ), transport, "cpu", "uint8")
     given = option_terms(
         servers=servers, nic_rate=nic_rate, transport=transport, repeat=repeat, probe=probe, local_rate=local_rate,
         slow=slow,
     )  # fmt: skip
-    membership = membership_of(rendezvous, rank, world, path, interface, lambda: source_term(topology) | given)
+    membership = membership_of(rendezvous, rank, world, interface, lambda: source_term(topology) | given)
     seconds = float(parse_seconds(probe, where="--probe"))
     if not 0.001 <= seconds <= 10:
         raise InputError("out of range", where="--probe", expected="1ms to 10s", got=probe)
@@ -116,14 +114,13 @@ def calibrate(
     found = load_source(topology, servers, nic_rate)
     for note in found.notes:
         click.echo(f"note: {note}", err=True)
-    warm(path)
     place = {"transport": transport, "membership": membership, "interface": interface}
     outcome = _measure(found.cluster, repeat, seconds, local_rate, slow, place)
     measured = measured_as(
         outcome.nics,
         date=datetime.now(UTC).date().isoformat(),
         transport=transport,
-        path=path.name,
+        path=ENGINE,
         alpha_s=outcome.alpha_s,
         per_chunk_s=outcome.chunk_s,
         before=found.measured.nameplate if found.measured else {},

@@ -159,10 +159,9 @@ def examine_torch() -> list[PartFinding]:
 def doctor(sysfs: Path | None, as_json: bool) -> None:
     """What of numpy, torch, cupy, libibverbs, devices and rates is here, and what each missing part would give."""
     from optcc.reports.console import working
-    from optcc.runtime.compiled.finding import examine_path
-    from optcc.runtime.verbs.gpu_paths import examine_gpus
+    from optcc.runtime.devices.gpu_memory import examine_gpu_memory
 
     with working("looking at libraries and devices"):
-        here = [] if sysfs else [examine_path(), *examine_torch(), *examine_gpus()]
+        here = [] if sysfs else [*examine_torch(), *examine_gpu_memory()]
         findings = [*examine(sysfs), *here]
     emit(as_json, {"parts": [finding.as_json() for finding in findings]}, lambda: print_doctor(findings))

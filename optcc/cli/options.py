@@ -31,12 +31,11 @@ if TYPE_CHECKING:
 
     from optcc.discover import Measured, Topology
     from optcc.plans.plan import Plan
-    from optcc.runtime.compiled.choice import ChunkPath
     from optcc.runtime.control.rendezvous import Membership
     from optcc.values.cluster import Cluster
 
 ADDRESS_SPACE = 768 << 20
-"""Bytes that a process may map at least: numpy, scipy, numba, cvxpy and sympy, loaded, take 590 MiB with one thread."""
+"""Bytes that a process may map at least: numpy, scipy, cvxpy and sympy, loaded, take 590 MiB with one thread."""
 
 
 class Commands(click.Group):
@@ -385,7 +384,6 @@ def membership_of(
     rendezvous: str | None,
     rank: int | None,
     world: int | None,
-    path: ChunkPath,
     interface: str | None = None,
     terms: Callable[[], Mapping[str, str]] = dict,
 ) -> Membership | None:
@@ -393,7 +391,6 @@ def membership_of(
 
     Does not return in a process that is not rank 0. It serves as its rank, reports a failure on stderr, and exits.
 
-    path : that chunks of the run will take
     interface : as of `membership_options`
     terms : what was given, by name, for all ranks to compare; asked for only where there are others. Where it raises
         InputError, all ranks do
@@ -413,7 +410,7 @@ def membership_of(
     if found.rank:
         from optcc.runtime.control.runner import serve_rank
 
-        raise SystemExit(serve_rank(found, path, say=lambda text: click.echo(f"optcc: {text}", err=True)))
+        raise SystemExit(serve_rank(found, say=lambda text: click.echo(f"optcc: {text}", err=True)))
     if wrong:
         from optcc.runtime.control.launch import refuse
 

@@ -33,7 +33,6 @@ from optcc.errors import InconclusiveError, InputError, OptccError
 if TYPE_CHECKING:
     from optcc.discover import Measured
     from optcc.plans.plan import Plan
-    from optcc.runtime.compiled.choice import ChunkPath
     from optcc.runtime.control.rendezvous import Membership
     from optcc.runtime.messages import Strike
 
@@ -43,7 +42,7 @@ costs_options = stack(
     click.option(
         "--alpha", metavar="TIME",
         help="Plan for this latency from NIC to NIC, by this machine's clock. Default: as measured for this transport "
-        "and path of chunks (optcc calibrate), else 0.",
+        "(optcc calibrate), else 0.",
     ),
     click.option(
         "--per-chunk", metavar="TIME",
@@ -90,10 +89,10 @@ class StatedCosts:
 
 
 def costs_of(
-    alpha: str | None, per_chunk: str | None, measured: Measured | None, transport: str, path: str, slowdown: Fraction
+    alpha: str | None, per_chunk: str | None, measured: Measured | None, transport: str, slowdown: Fraction
 ) -> StatedCosts:
     """What was stated, by the clock of a runtime whose NICs are `slowdown` times slower than the cluster's; else what
-    the topology's file has measured over this transport and path of chunks, in the cluster's time; else 0.
+    the topology's file has measured over this transport, in the cluster's time; else 0.
 
     Raises InputError for what is no time.
     """
@@ -108,11 +107,10 @@ def costs_of(
             found.append((Fraction(0), "not measured"))
         elif measured.transport != transport:
             found.append((Fraction(0), f"measured over {measured.transport} only"))
-        elif not measured.of_runtime(transport, path):
-            found.append((Fraction(0), f"measured with the path {measured.path} only"))
+        elif not measured.of_runtime(transport):
+            found.append((Fraction(0), f"measured with the path {measured.path}, which is no more"))
         else:
-            by = f", path {measured.path}" if measured.path else ""
-            found.append((value, f"measured {measured.date}{by}"))
+            found.append((value, f"measured {measured.date}"))
     return StatedCosts(found[0][0], found[1][0], found[0][1], found[1][1])
 
 
@@ -180,12 +178,11 @@ def _nic(option: str, name: str, plan: Plan) -> str:
 
 
 class RuntimeChoice(NamedTuple):
-    """What is stated of the runtime: costs, transport, path of chunks; rate of emulated NICs in bytes per second."""
+    """What is stated of the runtime: costs, transport; rate of emulated NICs in bytes per second."""
 
     alpha: str | None
     per_chunk: str | None
     transport: str
-    path: str
     rate: Fraction
 
 
@@ -198,12 +195,6 @@ class RuntimeChoice(NamedTuple):
 @click.option(
     "--device", type=click.Choice(["cpu", "cuda"]), default="cpu", show_default=True,
     help="Where the buffers are: cuda is GPU memory, of GPU r mod the number of GPUs for rank r.",
-)  # fmt: skip
-@click.option(
-    "--chunk-path", type=click.Choice(["auto", "native", "compiled", "python"]), default="auto", show_default=True,
-    envvar="OPTCC_PATH",
-    help="What moves and adds bytes: the native engine, which auto is; for comparison compiled code or Python, over "
-    "local and verbs. Also set by OPTCC_PATH.",
 )  # fmt: skip
 @click.option(
     "--repeat", type=click.IntRange(1, 1000), default=5, show_default=True, help="Timed runs of each algorithm."
@@ -228,7 +219,6 @@ def run(
     segments: int | None,
     transport: str,
     device: str,
-    chunk_path: str,
     repeat: int,
     dtype: str,
     op: str,
@@ -265,31 +255,28 @@ def run(
     from optcc.fault_run.run import check_together
     from optcc.reports import runs
     from optcc.reports.console import timeline_title, working
-    from optcc.runtime.compiled.choice import path_of, warm
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline
     from optcc.values.units import parse_rate
 
-    taken = path_of(chunk_path, transport, device, dtype)
     given = option_terms(
         servers=servers, fail=fail, nic_rate=nic_rate, ranks=ranks, size=size, segments=segments, transport=transport,
-        device=device, chunk_path=chunk_path, repeat=repeat, dtype=dtype, op=op, local_rate=local_rate, alpha=alpha,
+        device=device, repeat=repeat, dtype=dtype, op=op, local_rate=local_rate, alpha=alpha,
         per_chunk=per_chunk, nics=kept("nics"), hosts=kept("hosts"), **faults,
     )  # fmt: skip
-    membership = membership_of(rendezvous, rank, world, taken, interface, lambda: source_term(source) | given)
-    place = (transport, device, membership, interface, chunk_path)
+    membership = membership_of(rendezvous, rank, world, interface, lambda: source_term(source) | given)
+    place = (transport, device, membership, interface)
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
     check_apart(timeline, source, "--timeline")
-    choose = RuntimeChoice(alpha, per_chunk, transport, taken.name, rate)
+    choose = RuntimeChoice(alpha, per_chunk, transport, rate)
     made, costs = _plan(source, servers, fail, nic_rate, ranks, size, segments, choose)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
-    warm(taken)  # once all that was asked for can be done: it may take half a minute
     if strikes:
         check_together(strikes)
         if timeline is not None:
             _draw_fault_run(made, strikes, rate, transport, timeline)
-        _tell_how(taken, device, membership, len(made.cluster.ranks))
+        _tell_how(device, membership, len(made.cluster.ranks))
         _fault_run(made, strikes, repeat, dtype, op, rate, place, as_json)
         return
     alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
@@ -307,14 +294,12 @@ def run(
             local_rate=rate,
             transport=transport,
             device=device,
-            path=chunk_path,
             membership=membership,
             interface=interface,
             progress=progress,
         )
     summary = runs.run_json(made, outcome, simulation.time_s)
-    summary["path"] = taken.name
-    _tell_how(taken, device, membership, len(made.cluster.ranks))
+    _tell_how(device, membership, len(made.cluster.ranks))
     summary["planned_for"] = costs and costs.as_json()
     emit(as_json, summary, lambda: runs.print_run(made, outcome, summary))
     if costs and not costs.known:  # at the end: it explains a result, and an error is alone on stderr
@@ -342,7 +327,7 @@ def _plan(
         cluster = read_cluster(source, servers, fail, nic_rate, ranks)
         slowdown = api.slowdown_of(cluster, choice.rate) if choice.transport == "local" else Fraction(1)
         measured = click.get_current_context().meta.get("optcc.measured")
-        costs = costs_of(choice.alpha, choice.per_chunk, measured, choice.transport, choice.path, slowdown)
+        costs = costs_of(choice.alpha, choice.per_chunk, measured, choice.transport, slowdown)
         if costs.known:
             click.echo(f"note: {costs.line(slowdown)}", err=True)
         nbytes = read_size(size or "64MiB")
@@ -361,13 +346,12 @@ def _plan(
     return load_proved(Path(source)), None
 
 
-def _tell_how(path: ChunkPath, device: str, membership: Membership | None, ranks: int) -> None:
-    """By which path chunks go, and how ranks of this machine share its GPUs. InputError where there are none."""
+def _tell_how(device: str, membership: Membership | None, ranks: int) -> None:
+    """How ranks of this machine share its GPUs. InputError where there are none."""
     from optcc.runtime.devices import gpu_memory
     from optcc.runtime.devices.memory import check_device
     from optcc.runtime.devices.mps import sharing_of
 
-    click.echo(f"note: path of chunks: {path}", err=True)
     check_device(device)
     if device == "cuda" and membership is None:
         click.echo(f"note: {sharing_of(ranks, gpu_memory.gpu_count(), os.environ).why}", err=True)
@@ -394,7 +378,7 @@ def _fault_run(
     dtype: str,
     op: str,
     rate: Fraction,
-    place: tuple[str, str, Membership | None, str | None, str],
+    place: tuple[str, str, Membership | None, str | None],
     as_json: bool,
 ) -> None:
     from optcc.fault_run.results import BrokenFaultRun
@@ -413,7 +397,6 @@ def _fault_run(
             device=place[1],
             membership=place[2],
             interface=place[3],
-            path=place[4],
             progress=lambda name, done, seconds: progress(name, done - 1, seconds),
         )
     value = runs.fault_run_json(outcome)

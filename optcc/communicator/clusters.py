@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from optcc.errors import InputError
-from optcc.runtime.compiled.choice import path_asked, path_of
 from optcc.runtime.control.transports import demand_one_machine, this_machine
 from optcc.values.cluster import Cluster, cluster_in, cluster_out
 
@@ -21,9 +20,9 @@ if TYPE_CHECKING:
 RATE = "100Gb/s"
 """Of the one NIC that a rank on the local transport has where nothing is said: what counts is that all are alike."""
 
-PER_CHUNK = {"native": Fraction(3, 10**6), "python": Fraction(30, 10**6), "compiled": Fraction(8, 10**6)}
-"""By path of chunks: seconds for one beside its bytes, where the caller's file has none. For chunks of 64 KiB to 1 MiB
-docs/bench-chunk.md has 18 to 68 us by Python and 4 to 13 us compiled; these are near the geometric means."""
+PER_CHUNK = Fraction(3, 10**6)
+"""Seconds for a chunk beside its bytes, where the caller's file has none: about what docs/bench-chunk.md has for chunks
+of 64 KiB to 1 MiB. With twice or half as much the planner takes the next depth at the same or a neighbouring size."""
 
 Given = Cluster | str | os.PathLike[str]
 
@@ -51,12 +50,11 @@ def read_cluster(given: Given, world: int) -> Cluster:
 
 
 def message_costs(given: Given | None, transport: str) -> MessageCosts:
-    """What the file that was given has measured over this transport by the path that chunks take; else PER_CHUNK."""
-    path = path_of(path_asked(os.environ), transport, "cpu").name
-    alpha, per_chunk = Fraction(0), PER_CHUNK[path]
+    """What the file that was given has measured over this transport; else PER_CHUNK."""
+    alpha, per_chunk = Fraction(0), PER_CHUNK
     if given is not None and not isinstance(given, Cluster):
         measured = _topology(given).measured
-        if measured and measured.of_runtime(transport, path):
+        if measured and measured.of_runtime(transport):
             alpha = alpha if measured.alpha_s is None else measured.alpha_s
             per_chunk = per_chunk if measured.per_chunk_s is None else measured.per_chunk_s
     return MessageCosts(transport, alpha, per_chunk)

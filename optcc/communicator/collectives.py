@@ -18,8 +18,8 @@ from optcc.communicator.prepared import SMALL, Prepared
 from optcc.diagnose.late import late_ranks
 from optcc.runtime.control.member import Member
 from optcc.runtime.devices.host import Op, Reduction, divide
-from optcc.runtime.engine.program import Program
 from optcc.runtime.messages import Note
+from optcc.runtime.native.library import NativeProgram
 
 FIRST, SELDOM = 16, 256
 """Calls after which ranks tell each other: 16, 32, 64, 128, then every 256. It costs a message by way of the hub."""
@@ -116,24 +116,22 @@ class Together:
                 room = room_of(nbytes)
                 own = np.zeros(room // source.itemsize, source.dtype)
                 own[: source.size] = source
-                self._run(self._prepared.call("all_reduce", room), own, reduction.fold, linger=False)
+                self._run(self._prepared.call("all_reduce", room), own, reduction.fold)
                 target[:] = own[: source.size]  # what was sent may have to be sent again, so `own` stays as it is
                 if reduction.mean:
                     divide(target, self._world)
                 return
-            prepared = self._prepared.call("all_reduce", nbytes)
+            program = self._prepared.call("all_reduce", nbytes)
             self.wrote = True
             fill(target, source)
-            self._prepared.took(nbytes, self._run(prepared, target, reduction.fold))
+            self._prepared.took(nbytes, self._run(program, target, reduction.fold))
             if reduction.mean:
                 divide(target, self._world)
 
-    def _run(
-        self, prepared: tuple[str, Program], buffer: Flat, op: Op, *, linger: bool = True, parts: Any = None
-    ) -> float:
+    def _run(self, program: NativeProgram, buffer: Flat, op: Op, *, parts: Any = None) -> float:
         """`Member.run` of a collective in which every rank waits for all others; seconds that it took here."""
         start = time.monotonic()
-        self._member.run(*prepared, buffer, op, linger=linger, parts=parts)
+        self._member.run(program, buffer, op, parts=parts)
         seconds = time.monotonic() - start
         self._punctuality.took(seconds)
         return seconds
@@ -147,9 +145,9 @@ class Together:
             if room:
                 own = np.zeros(room // buffer.itemsize, buffer.dtype)
                 own[: buffer.size] = buffer
-            prepared = self._prepared.call("broadcast", room or buffer.nbytes, root)
+            program = self._prepared.call("broadcast", room or buffer.nbytes, root)
             self.wrote = not room and self._rank != root
-            self._member.run(*prepared, own, Op.MAX, linger=not room)
+            self._member.run(program, own, Op.MAX)
             if room and self._rank != root:
                 buffer[:] = own[: buffer.size]
 
@@ -159,12 +157,12 @@ class Together:
         room = room_of(source.nbytes) if source.nbytes <= SMALL else 0
         words = words_of("all_gather", source)
         with self._member.turn(words):
-            prepared = self._prepared.call("all_gather", room or source.nbytes)
+            program = self._prepared.call("all_gather", room or source.nbytes)
             step = room // source.itemsize or size
             own = np.empty(step * self._world, source.dtype) if room else target
             self.wrote = not room
             fill(own[self._rank * step :][:size], source)
-            self._run(prepared, own, Op.MAX, linger=not room)
+            self._run(program, own, Op.MAX)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]
 
@@ -174,11 +172,11 @@ class Together:
         room = room_of(target.nbytes) if target.nbytes <= SMALL else target.nbytes
         words = words_of("reduce_scatter", source, reduction)
         with self._member.turn(words):
-            prepared = self._prepared.call("reduce_scatter", room)
+            program = self._prepared.call("reduce_scatter", room)
             step = room // source.itemsize
             own = np.zeros((self._world, step), source.dtype)
             own[:, :size] = source.reshape(self._world, size)
-            self._run(prepared, own.reshape(-1), reduction.fold, linger=False)
+            self._run(program, own.reshape(-1), reduction.fold)
             target[:] = own[self._rank, :size]
             if reduction.mean:
                 divide(target, self._world)
@@ -189,7 +187,7 @@ class Together:
         room = room_of(part) if part <= SMALL else 0
         words = words_of("all_to_all", source)
         with self._member.turn(words):
-            prepared = self._prepared.call("all_gather", room or part)
+            program = self._prepared.call("all_gather", room or part)
             step = room // source.itemsize or size
             parts, own = source, target
             if room:
@@ -199,6 +197,6 @@ class Together:
             self.wrote = not room
             mine = slice(self._rank * step, (self._rank + 1) * step)
             own[mine] = parts[mine]
-            self._run(prepared, own, Op.MAX, linger=not room, parts=parts)
+            self._run(program, own, Op.MAX, parts=parts)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]

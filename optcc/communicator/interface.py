@@ -32,7 +32,6 @@ from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.handles import InOrder
 from optcc.communicator.prepared import Prepared, speaker
 from optcc.errors import InputError, OptccError
-from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.connecting import TIMEOUT_S
 from optcc.runtime.control.fault_injection import demand_strike
 from optcc.runtime.control.limits import available_bytes
@@ -44,7 +43,7 @@ from optcc.runtime.control.transports import TRANSPORTS, check_devices
 from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, Reduction, name_of, reduction_of
 from optcc.runtime.errors import GrowFailedError, RankFailedError, TransportError
 from optcc.runtime.messages import Note, Strike
-from optcc.runtime.wires.lent import Arena
+from optcc.runtime.native.lent import Arena
 from optcc.schedule.routes import ports_of
 from optcc.values.cluster import Cluster
 
@@ -324,8 +323,6 @@ class Communicator:
             rank = None if rank is None else whole(rank, "rank")
             world = None if world is None else whole(world, "world")
             membership = find(os.environ, rendezvous=rendezvous, rank=rank, world=world) or ALONE
-            if membership.world > 1:
-                warm(path_of(path_asked(os.environ), transport, "cpu"))  # before the time to meet begins
             if membership.rank == 0 and membership.world > 1:
                 overseer = Overseer.open(membership, interface, max(JOIN_S, timeout_s))
         self._join(membership, overseer, cluster)

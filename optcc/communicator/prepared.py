@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from base64 import b64decode, b64encode
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, TypeVar
@@ -13,10 +13,9 @@ from optcc.api import plan
 from optcc.communicator.clusters import MessageCosts
 from optcc.errors import InfeasibleError, InputError
 from optcc.plans.plan import Plan
-from optcc.runtime.compiled.choice import ChunkPath
 from optcc.runtime.control.member import Member
-from optcc.runtime.engine.program import Program
-from optcc.runtime.wires.layout import WINDOW_BYTES, Layout, layout_of
+from optcc.runtime.native.layout import Layout, layout_of
+from optcc.runtime.native.library import NativeProgram
 from optcc.schedule.columns import Schedule
 from optcc.schedule.routes import carried_by, ports_of
 from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
@@ -145,11 +144,10 @@ def plans_text(plans: Sequence[Plan], nbytes: int) -> str:
     return f"AllReduce up to {format_size(nbytes)}: {'; or '.join(text(plan) for plan in plans)}"
 
 
-def wires_text(layout: Layout, rank: int, path: ChunkPath) -> str:
-    """This rank's wires, the memory that they take, and what handles chunks."""
-    out, into = (sum(getattr(wire, end) == rank for wire in layout.wires) for end in ("src", "dst"))
-    slots = sum(flow.window * flow.slot_bytes for flow in layout.flows if flow.dst == rank)
-    return f"{out} wires out, {into} in; landing slots of {format_size(slots)}; path of chunks: {path}"
+def wires_text(layout: Layout, rank: int) -> str:
+    """This rank's wires."""
+    ends = layout.ends(rank)
+    return f"{len(ends)} wires to {len({peer for peer, *_ in ends})} ranks"
 
 
 SMALL = 256 * 1024
@@ -158,10 +156,6 @@ one machine the tree is faster than the ring up to twice as much."""
 
 LARGE = 1 << 26
 """Wires are made for calls of so many bytes: chunks as large as they get, whatever the first call has."""
-
-UNDER_WAY = 4 * WINDOW_BYTES
-"""Landing slots of a rank, for all that others may have under way to it; a quarter of it on this machine cost an
-AllReduce of 64 MiB a sixth more processor time."""
 
 SIZES, CLASSES, TABLES = 64, 32, 8
 """How many schedules, size classes, and sets of routes are kept; the one that was not used for longest goes."""
@@ -219,13 +213,12 @@ class Prepared:
     def _start(self, cluster: Cluster) -> None:
         self.cluster = cluster
         self._say(cluster_text(cluster, self._member.rank, self._costs.transport))
-        self._calls: RecentlyUsed[tuple[str, Program]] = RecentlyUsed(SIZES)
-        self._tables: RecentlyUsed[tuple[str, Schedule]] = RecentlyUsed(TABLES)  # by ports and routes
-        self._named = 0
+        self._calls: RecentlyUsed[NativeProgram] = RecentlyUsed(SIZES)
+        self._widest: RecentlyUsed[Schedule] = RecentlyUsed(TABLES)  # by ports and routes
         self._connected = False
 
-    def call(self, kind: str, nbytes: int, root: int = 0) -> tuple[str, Program]:
-        """What the wires know it by, and this rank's part.
+    def call(self, kind: str, nbytes: int, root: int = 0) -> NativeProgram:
+        """This rank's part.
 
         kind : "all_reduce", "broadcast" (from `root`), "all_gather" or "reduce_scatter" (of parts of `nbytes`)
         """
@@ -246,8 +239,8 @@ class Prepared:
                 schedule, widest = all_gather(self.cluster, nbytes), all_gather(self.cluster, LARGE)
             case _:
                 schedule, widest = reduce_scatter(self.cluster, nbytes), reduce_scatter(self.cluster, LARGE)
-        name = self._name(schedule, widest)
-        return self._calls.keep(key, (name, self._member.program(schedule, 1)))
+        self._join(schedule, widest)
+        return self._calls.keep(key, self._member.program(schedule))
 
     def took(self, nbytes: int, seconds: float) -> None:
         """What an AllReduce of more than SMALL bytes took on this rank: by this its plan is chosen."""
@@ -281,28 +274,19 @@ class Prepared:
             self._say(f"measured, {plans_text([trial.plan], size)}")
         return trial
 
-    def _name(self, schedule: Schedule, widest: Schedule) -> str:
-        """Of its set of routes; wires are made anew where some of it have none.
+    def _join(self, schedule: Schedule, widest: Schedule) -> None:
+        """Have wires that serve a schedule: made anew where those that there are do not.
 
-        widest : the same for LARGE bytes, which says how large slots are
+        widest : the same for LARGE bytes, which says how long segments are
         """
         key = schedule.ports, schedule.routes
-        found = self._tables.find(key)
-        if found:
-            return found[0]
-        self._named += 1
-        name = f"routes {self._named}"
-        self._tables.keep(key, (name, widest if widest.routes == schedule.routes else schedule))
-        lanes = self._member.layout.lanes_of(schedule) if self._connected else None
-        if lanes is not None:
-            self._member.learn(name, schedule, lanes)
-            return name
-        schedules = dict(self._tables.values())
-        into = Counter(flow.dst for flow in layout_of(schedules).flows)
-        window = min(max(UNDER_WAY // max(into.values()), WINDOW_BYTES // 4), WINDOW_BYTES)
-        layout = layout_of(schedules, window_bytes=window, spare=ports_of(self._whole))
-        self._member.connect(layout, schedules)
-        self._say(wires_text(self._member.layout, self._member.rank, self._member.path))
+        if self._widest.find(key) is not None:
+            return
+        self._widest.keep(key, widest if widest.routes == schedule.routes else schedule)
+        if self._connected and self._member.layout.serves(schedule):
+            return
+        schedules = {str(number): each for number, each in enumerate(self._widest.values())}
+        self._member.connect(layout_of(schedules, spare=ports_of(self._whole)))
+        self._say(wires_text(self._member.layout, self._member.rank))
         self._connected = True
-        self._calls.clear()  # some may go by routes that are forgotten
-        return name
+        self._calls.clear()  # they are of the wires that were

@@ -51,12 +51,16 @@ def _together(places: list[str]) -> str:
     return places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more"
 
 
+ENGINE = "native"
+"""What handles chunks, as files of measurements name it."""
+
+
 @dataclass(frozen=True)
 class Measured:
     """How the rates of a file were measured, if they were; see `optcc calibrate`.
 
     date : of the measurement, YYYY-MM-DD; transport : local (emulated NICs), tcp or verbs
-    path : what handled chunks: native, compiled or python; empty: not known
+    path : what handled chunks, ENGINE, or what there was before it (compiled, python); empty: not known
     alpha_s, per_chunk_s : seconds from NIC to NIC, and of a chunk at a port beside its bytes; None: not measured
     spread : of repeated measurements of a NIC, the median over NICs, as a fraction of its rate
     nameplate : by SERVER/NIC, bytes per second
@@ -70,9 +74,9 @@ class Measured:
     nameplate: dict[str, Fraction] = field(default_factory=dict, hash=False)
     path: str = ""
 
-    def of_runtime(self, transport: str, path: str) -> bool:
-        """Whether it was measured with the runtime that has this transport and this path of chunks."""
-        return self.transport == transport and self.path in ("", path)
+    def of_runtime(self, transport: str) -> bool:
+        """Whether it was measured with the engine that runs today, over this transport."""
+        return self.transport == transport and self.path in ("", ENGINE)
 
 
 @dataclass(frozen=True)

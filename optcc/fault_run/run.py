@@ -106,7 +106,6 @@ def attempt(
     local_rate: Fraction = api.LOCAL_RATE,
     transport: str = "local",
     device: str = "cpu",
-    path: str = "python",
     membership: Membership | None = None,
     interface: str | None = None,
     progress: Callable[[str, int, float], None] | None = None,
@@ -144,7 +143,6 @@ def attempt(
             paced=transport == "local",
             transport=transport,
             device=device,
-            path=path,
         )
 
     def phase(name: str, done: list[Collective], session: Session, count: int, strikes: Sequence[Strike] = ()) -> None:
@@ -328,7 +326,7 @@ def simulated_fault_run(plan: Plan, strikes: Sequence[Strike]) -> tuple[Simulati
 def moment_of(simulation: Simulation, rank: int, part: float) -> float:
     """When the rank has done a part of its transfers, 0 to 1, in seconds.
 
-    As the runtime counts them (`Engine.progress`): sent when they leave, received when they are there; never all.
+    As the runtime counts them: sent when they leave, received when they are there; never all.
     """
     schedule = simulation.schedule
     done = np.sort(np.concatenate((simulation.start[schedule.src == rank], simulation.finish[schedule.dst == rank])))
@@ -337,8 +335,9 @@ def moment_of(simulation: Simulation, rank: int, part: float) -> float:
 
 
 def _hole_s(plan: Plan) -> float:
-    from optcc.runtime.flows.timeouts import Timeouts
-    from optcc.runtime.wires.layout import layout_of
+    from optcc.runtime.control.links import LOCAL_WINDOW_BYTES, pace_of
+    from optcc.runtime.native.layout import layout_of
 
-    timeouts = Timeouts().for_chunks_of(layout_of({"": plan.schedule()}).slowest_chunk_s)
-    return timeouts.progress + timeouts.grace
+    layout = layout_of({"": plan.schedule()})
+    pace = pace_of(layout, LOCAL_WINDOW_BYTES, layout.segment_bytes, paced=True)
+    return pace.suspect_s + pace.grace_s

@@ -11,7 +11,6 @@ import torch.distributed as dist
 
 from optcc.communicator import Communicator
 from optcc.errors import InputError
-from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.member import JOIN_S
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
@@ -42,8 +41,6 @@ def create(said: Any, options: Options | None) -> OptccGroup:
 
 def _communicator(said: Any, options: Options, key: str) -> Communicator:
     rank, world, transport = said.group_rank, said.group_size, options.carrier()
-    if world > 1:
-        warm(path_of(path_asked(os.environ), transport, "cpu"))  # before the time to meet begins
     ranks = list(said.global_ranks_in_group) or list(range(world))
     cluster = options.cluster_of(ranks, max(world, int(os.environ.get("WORLD_SIZE", world))))
     overseer = None

@@ -47,9 +47,7 @@ from optcc.runtime.messages import (
     Halted,
     Here,
     Payload,
-    Post,
     Ran,
-    RankMessage,
     Regroup,
     Renew,
     RunFailed,
@@ -136,8 +134,6 @@ class Control:
     ) -> None:
         self.rank, self.world = rank, world
         self._ours, self._theirs = ours or Seal(), theirs or Seal()
-        self.on_message: Callable[[int, Json], None] = lambda origin, value: None
-        """Called with a message's sender (a rank) and its value, from whatever reads the connection."""
         self.clock: Clock | None = None
         """This process's monotonic clock, held against the hub's; None: not yet, see `synchronize`."""
         self.operation: Callable[[], int] = lambda: 0
@@ -258,10 +254,6 @@ class Control:
             while (left := end - time.monotonic()) > 0 and self._wait(left) and sock.recv(1 << 16):
                 pass
 
-    def send(self, to: int, value: Json) -> None:
-        """Send a message to rank `to` through the hub. It may be lost when that rank does not read for long."""
-        self.tell(Post(to, value))
-
     def exchange(self, value: Json) -> list[Json]:
         """The values that all ranks give here, by rank. All ranks call this equally often.
 
@@ -331,8 +323,6 @@ class Control:
                 self.on_ask(operation)
             case Regroup() as regrouped:
                 self.regrouped = regrouped
-            case RankMessage(origin, value):
-                self.on_message(origin, value)
             case SharedValues(turn, values):
                 self._shared[turn] = values
             case Time(turn, at):

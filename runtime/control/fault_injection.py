@@ -1,7 +1,7 @@
-"""Faults on purpose: what `optcc run --cut` and its like do to a rank's wires, and proof that they did it.
+"""Faults on purpose: what `optcc run --cut` and its like do to a rank's NICs, and proof that they did it.
 
 That a fault was injected is no proof that it hit anything. What NICs lose is told by those who notice; pure delays are
-noticed by nobody, so they are reported here. These are messages that the wires held back, or bytes that left by a NIC
+noticed by nobody, so they are reported here. These are messages that were held back, or bytes that left by a NIC
 after it was slowed down.
 """
 
@@ -15,9 +15,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from optcc.errors import InputError
-from optcc.runtime.messages import Note, Strike
-from optcc.runtime.wires.contract import Abilities, Cause
-from optcc.runtime.wires.layout import Layout
+from optcc.machine.rdma import PLAYED_FABRIC
+from optcc.runtime.control.transports import LAB
+from optcc.runtime.messages import Cause, Note, Strike
+from optcc.runtime.native.layout import Layout
 
 KINDS: Mapping[str, str] = {
     "cut": "the NIC's link goes down, and the NIC says so",
@@ -26,7 +27,7 @@ KINDS: Mapping[str, str] = {
     "no data": "chunks that enter or leave by the NIC disappear; acknowledgements do not",
     "no acks": "acknowledgements that enter or leave by the NIC disappear; chunks do not",
     "flap": "a black hole that heals after `amount` seconds",
-    "path": "a black hole between the NIC and the NIC `far` only; local wires",
+    "path": "a black hole between the NIC and the NIC `far` only; emulated NICs",
     "fatal": "the NIC itself fails, and says so",
     "post": "the NIC refuses what it is given to send",
     "retries": "what the NIC sends fails: retries exceeded",
@@ -42,7 +43,7 @@ LASTING = ("cut", "hole", "no data", "no acks", "fatal", "post", "retries", "rec
 """Kinds after which the NIC does not work again in this operation."""
 
 NETWORK = ("hole", "no data", "no acks", "flap", "slow")
-"""Kinds that are done to packets: to emulated NICs, or in the lab."""
+"""Kinds that are done to packets: to emulated NICs, in the lab, or in a played fabric."""
 
 ANYWHERE = ("pause", "kill")
 """Kinds that are done to a process: whatever its NICs are, they happen."""
@@ -70,9 +71,8 @@ def demand_strike(strike: Strike, nics: Mapping[str, int], transport: str) -> No
         raise InputError("a path needs it", where="far", expected=expected, got=strike.far)
     demand_had(strike.kind, transport)
     if transport == "verbs":
-        from optcc.runtime.verbs.faults import LAB
-
-        if strike.kind == "path" or (strike.kind in NETWORK and LAB not in os.environ):
+        ours = LAB in os.environ or PLAYED_FABRIC in os.environ
+        if strike.kind == "path" or (strike.kind in NETWORK and not ours):
             expected = "a fault that queue pairs can have, such as cut"
             raise InputError("not over verbs", where="strike", expected=expected, got=strike.kind)
 
@@ -90,8 +90,9 @@ def demand_had(kind: str, transport: str) -> None:
 
 
 class FaultInjector:
-    """Strikes one rank's wires at its moments; every strike is noted in `journal` just before, as kind "struck".
+    """Strikes one rank's NICs at its moments; every strike is noted in `journal` just before, as kind "struck".
 
+    played : the NICs, see `NativeWires.nics`
     healing : when which flapping NIC (its index) heals; kept up to date, for the next injector of the same wires.
         Flaps of a NIC that overlap or touch are one: it heals at the last one's end. A lasting fault ends a flap.
     sent : bytes that have left by each NIC of this rank so far, by index
@@ -105,7 +106,7 @@ class FaultInjector:
         rank: int,
         layout: Layout,
         strikes: Sequence[Strike],
-        wires: Any,
+        played: Any,
         journal: list[Note],
         clock: Callable[[], float],
         healing: list[tuple[float, int]] | None = None,
@@ -113,9 +114,9 @@ class FaultInjector:
         sent: Callable[[], Mapping[int, int]] = dict,
         farewell: Callable[[], None] = lambda: None,
     ) -> None:
-        nics, able = {nic.name: i for i, nic in enumerate(layout.nics)}, Abilities.of(wires)
+        nics = {nic.name: i for i, nic in enumerate(layout.nics)}
         for strike in strikes:
-            if strike.kind == "path" and able.break_path is None:
+            if strike.kind == "path" and not hasattr(played, "break_path"):
                 raise InputError("real NICs cannot be told to", where="path", expected="--transport local")
             ends = {strike.nic, strike.far} if strike.kind == "path" else {strike.nic}
             if not ends <= nics.keys() or strike.kind not in KINDS:
@@ -126,11 +127,9 @@ class FaultInjector:
         mine = [strike for strike in strikes if layout.nics[nics[strike.nic]].rank == rank]
         self._pending = sorted(mine, key=lambda strike: strike.at)
         self._healing = [] if healing is None else healing
-        self._nics, self._wires, self._journal, self._clock = nics, wires, journal, clock
+        self._nics, self._played, self._journal, self._clock = nics, played, journal, clock
         self._names = [nic.name for nic in layout.nics]
         self._sent, self._farewell = sent, farewell
-        # Wires that know what they hold back say how much by wire; those of real NICs cannot know.
-        self._held: Callable[[int], Mapping[int, int]] = able.held or (lambda nic: {})
         self._before: dict[int, Mapping[int, int]] = {}  # flapping NIC -> what was waiting when it was struck
         self._lasting: set[int] = set()  # NICs that no end of a flap brings back
         self._slowed: dict[int, int] = {}  # NIC -> bytes that had left when it was slowed down
@@ -155,7 +154,7 @@ class FaultInjector:
             if self._clock() >= at:
                 self._healing.remove((at, nic))
                 self._tell_held("healed", nic)
-                self._wires.heal(nic)
+                self._played.heal(nic)
 
     def finish(self) -> None:
         """The operation is over for this rank: notes what faults that still last have done up to now."""
@@ -172,7 +171,7 @@ class FaultInjector:
     def _tell_held(self, kind: str, nic: int) -> None:
         """What has been held back since the strike; what was under way before does not count."""
         before = self._before.get(nic, {})
-        held = sum(max(0, count - before.get(wire, 0)) for wire, count in self._held(nic).items())
+        held = sum(max(0, count - before.get(wire, 0)) for wire, count in self._played.held(nic).items())
         text = f"{held} messages held back" if held else "nothing held back"
         self._journal.append(Note(self._clock(), kind, self._names[nic], "", "flap", text, held=held))
 
@@ -180,8 +179,8 @@ class FaultInjector:
         """Dark for `seconds`, or for as long as it is already; what was struck for good stays so."""
         dark = max((at for at, other in self._healing if other == nic), default=None)
         if dark is None:
-            self._wires.darken(nic)
-            self._before[nic] = dict(self._held(nic))
+            self._played.darken(nic)
+            self._before[nic] = dict(self._played.held(nic))
         end = self._clock() + seconds
         if nic not in self._lasting:
             self._healing[:] = [entry for entry in self._healing if entry[1] != nic]
@@ -195,7 +194,7 @@ class FaultInjector:
             self._healing[:] = [entry for entry in self._healing if entry[1] != nic]
 
     def _strike(self, strike: Strike) -> None:
-        nic, wires = self._nics[strike.nic], self._wires
+        nic, played = self._nics[strike.nic], self._played
         if strike.kind in LASTING:
             self._last(nic)
         if strike.kind == "slow" and nic in self._slowed:
@@ -204,33 +203,33 @@ class FaultInjector:
         self._journal.append(note)
         match strike.kind:
             case "cut":
-                wires.cut(nic)
+                played.cut(nic)
             case "away":
-                wires.cut(nic)
-                wires.mend(nic, strike.amount)
+                played.cut(nic)
+                played.mend(nic, strike.amount)
             case "hole":
-                wires.darken(nic)
+                played.darken(nic)
             case "path":
-                wires.break_path(nic, self._nics[strike.far])
+                played.break_path(nic, self._nics[strike.far])
             case "no data":
-                wires.darken(nic, acks=False)
+                played.darken(nic, acks=False)
             case "no acks":
-                wires.darken(nic, data=False)
+                played.darken(nic, data=False)
             case "flap":
                 self._flap(nic, strike.amount)
             case "fatal":
-                wires.cut(nic, Cause.DEVICE, "device fatal")
+                played.cut(nic, Cause.DEVICE, "device fatal")
             case "post":
-                wires.fail_out(nic, Cause.DEVICE, "post failed")
+                played.fail_out(nic, Cause.DEVICE, "post failed")
             case "retries":
-                wires.fail_out(nic)
+                played.fail_out(nic)
             case "receiver":
-                wires.fail_in(nic)
+                played.fail_in(nic)
             case "status":
-                wires.fail_nic(f"{strike.nic}: remote access error")
+                played.fail_nic(f"{strike.nic}: remote access error")
             case "slow":
                 self._slowed[nic] = self._sent().get(nic, 0)
-                wires.slow(nic, strike.amount)
+                played.slow(nic, strike.amount)
             case "pause":
                 time.sleep(strike.amount)
             case "kill":

@@ -5,10 +5,8 @@ It travels as bytes: columns as numpy writes them, everything else as JSON. Noth
 
 from __future__ import annotations
 
-import dataclasses
 import io
 import json
-import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from fractions import Fraction
@@ -19,21 +17,20 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.codec import Json, MessageError, plain, typed
-from optcc.runtime.compiled.choice import path_asked, path_named, path_of
 from optcc.runtime.control.limits import available_bytes
 from optcc.runtime.control.transports import TRANSPORTS
 from optcc.runtime.devices.host import dtype_of, reduction_of
 from optcc.runtime.devices.memory import device_of
 from optcc.runtime.messages import RunCall
-from optcc.runtime.wires.layout import GPU_SLOT_BYTES, SLOT_BYTES, Layout
-from optcc.runtime.wires.slots import slots_bytes
+from optcc.runtime.native.layout import Layout
+from optcc.runtime.native.wires import shared_bytes
 from optcc.schedule import Lane, Link, Port, Route, Schedule
 
 LOCAL = ("local", "cpu")
 """Transport and device of runs whose chunks land in host memory that the ranks share."""
 
-PROCESS_BYTES, COMPILED_BYTES = 40 << 20, 128 << 20
-"""What a rank's process takes beside its buffers: with numpy, and with numba and what it has compiled."""
+PROCESS_BYTES = 40 << 20
+"""What a rank's process takes beside its buffers: numpy and the library."""
 
 BYTE_S, TRANSFER_S = 1.2e-9, 2e-5
 """Seconds of processor that a payload byte takes at both ends together, and a transfer. 3 and 6 ranks with 16 MiB took
@@ -51,9 +48,7 @@ class Job:
 
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
     transport : what carries the chunks, one of TRANSPORTS
-    slot_bytes : the most that a chunk carries; 0: what suits the device, see `chunk_bytes`
     device : where the buffers are, one of memory.DEVICES
-    path : what handles chunks, one of `compiled.choice.PATHS`; as OPTCC_PATH says unless given
     """
 
     schedules: Mapping[str, Schedule]
@@ -61,13 +56,10 @@ class Job:
     op: str
     paced: bool
     transport: str = "local"
-    slot_bytes: int = 0
     device: str = "cpu"
-    path: str = dataclasses.field(default_factory=lambda: path_asked(os.environ))
 
     def __post_init__(self) -> None:
         reduction_of(self.op)
-        path_named(self.path, "--chunk-path")
         if self.transport not in TRANSPORTS:
             raise InputError(
                 "no such transport", where="--transport", expected=" or ".join(TRANSPORTS), got=self.transport
@@ -99,11 +91,6 @@ class Job:
     def ranks(self) -> int:
         """How many ranks take part."""
         return next(iter(self.schedules.values())).ranks
-
-    @property
-    def chunk_bytes(self) -> int:
-        """The most that a chunk carries."""
-        return self.slot_bytes or (SLOT_BYTES if self.device == "cpu" else GPU_SLOT_BYTES)
 
     @property
     def nbytes(self) -> int:
@@ -167,7 +154,7 @@ class Assignment:
 TABLES = "tables"
 """The member of the archive that holds the JSON, as bytes."""
 
-SETTINGS = ("dtype", "op", "paced", "transport", "slot_bytes", "device", "path")
+SETTINGS = ("dtype", "op", "paced", "transport", "device")
 """Fields of a job beside its schedules."""
 
 COLUMNS = tuple(field.name for field in fields(Schedule) if "NDArray" in str(field.type))
@@ -229,20 +216,19 @@ def processor_note(job: Job, cores: int) -> str:
 def check_memory(job: Job, layout: Layout, ranks: Collection[int]) -> None:
     """Raise InputError when what `ranks` allocate on this machine does not fit into the memory that is available.
 
-    The processes, their buffers, and the landing slots of emulated NICs. No check where the system does not say what
-    is available.
+    The processes, their buffers, and what is under way between emulated NICs. No check where the system does not say
+    what is available.
     """
     available = available_bytes()
     buffers = BUFFERS_PER_RANK * len(ranks) * job.nbytes
-    slots = sum(slots_bytes(rank, layout.flows) for rank in ranks) if (job.transport, job.device) == LOCAL else 0
-    compiled = path_of(job.path, job.transport, job.device, job.dtype).name == "compiled"
-    processes = len(ranks) * (COMPILED_BYTES if compiled else PROCESS_BYTES)
-    if available is not None and buffers + slots + processes > available:
+    shared = shared_bytes(layout) if job.transport == "local" else 0
+    processes = len(ranks) * PROCESS_BYTES
+    if available is not None and buffers + shared + processes > available:
         raise InputError(
             "the ranks do not fit into this machine's memory",
             where="--size",
             expected=f"at most {available >> 20} MiB, which are available here",
-            got=f"{(buffers + slots + processes) / 2**20:.0f} MiB: {BUFFERS_PER_RANK} buffers of {len(ranks)} ranks, "
-            f"{slots / 2**20:.0f} MiB for chunks under way, and {processes / 2**20:.0f} MiB for the processes",
+            got=f"{(buffers + shared + processes) / 2**20:.0f} MiB: {BUFFERS_PER_RANK} buffers of {len(ranks)} ranks, "
+            f"{shared / 2**20:.0f} MiB for what is under way, and {processes / 2**20:.0f} MiB for the processes",
             hint="Choose a smaller size or fewer servers.",
         )

@@ -19,9 +19,7 @@ from statistics import median
 from typing import Any, Self
 
 from optcc.errors import InputError
-from optcc.machine.kernels import say
 from optcc.runtime.codec import typed
-from optcc.runtime.compiled.choice import path_asked, path_of, warm
 from optcc.runtime.control.job import Assignment, Job, check_memory, nics_s, processor_note
 from optcc.runtime.control.limits import check_descriptors
 from optcc.runtime.control.overseer import FAREWELL_S, Overseer
@@ -33,7 +31,7 @@ from optcc.runtime.devices.mps import mps_service, sharing_of
 from optcc.runtime.errors import TransportError, shortage
 from optcc.runtime.evidence.probing import ProbeResult, ProbeRound, evidence_of, rounds_of, second_look, verdicts_of
 from optcc.runtime.messages import Note, Ran, RunCall, RunFailed, Strike
-from optcc.runtime.wires.layout import layout_of
+from optcc.runtime.native.layout import layout_of
 from optcc.schedule import Port, Schedule
 
 START_S = 60.0
@@ -134,7 +132,6 @@ class Session:
         self._here = range(job.ranks) if membership is None else range(1)  # ranks of this machine, as far as is known
         self._check_room(job)
         check_device(job.device)
-        warm(path_of(job.path, job.transport, job.device, job.dtype))  # once, not on every rank
         for schedule in job.schedules.values():
             here = [port for port in schedule.ports if membership is None or port.rank == 0]
             check_devices(job.transport, here)
@@ -296,12 +293,12 @@ class Session:
 
     def _check_room(self, job: Job) -> None:
         """Whether memory and descriptors are there, before any rank asks for them."""
-        layout = layout_of(job.schedules, job.chunk_bytes)
-        check_memory(job, layout, self._here)
-        check_descriptors(layout, self._here if job.transport == "local" else (), job.ranks)
+        check_memory(job, layout_of(job.schedules), self._here)
+        check_descriptors(job.ranks)
         note = processor_note(job, len(os.sched_getaffinity(0))) if len(self._here) == job.ranks else ""
         if note and note != self._told:
-            say(note)
+            with contextlib.suppress(OSError, ValueError, AttributeError):  # no stderr, or nobody reads it
+                print(f"optcc: {note}", file=sys.stderr, flush=True)
         self._told = note
 
     def _shown(self, probes: ProbeRound) -> list[ProbeResult]:
@@ -354,9 +351,7 @@ def run_schedules(
     repeat: int = 5,
     paced: bool = True,
     transport: str = "local",
-    slot_bytes: int = 0,
     device: str = "cpu",
-    path: str | None = None,
     membership: Membership | None = None,
     interface: str | None = None,
     stall_s: float = 10.0,
@@ -370,9 +365,8 @@ def run_schedules(
     schedules : by algorithm name, all for the same ranks and bytes
     dtype, op : names from `device.DTYPES` and `device.Op`
     paced : emulate the rates of the schedules' ports; False: as fast as the machine goes
-    transport : "local", "tcp" or "verbs"; slot_bytes : see `Job`
+    transport : "local", "tcp" or "verbs"
     device : where the buffers are, "cpu" or "cuda": rank r's on GPU ``r % number of GPUs``
-    path : what handles chunks, one of `compiled.choice.PATHS`; None: as OPTCC_PATH says, auto where it says nothing
     membership, interface : see `Session`
     stall_s : as of `Session`
     progress : called with (algorithm, repetition from 0, seconds) after each timed repetition
@@ -390,12 +384,8 @@ def run_schedules(
         if number >= len(names) and progress:
             progress(calls[number].algorithm, number // len(names) - 1, done.seconds)
 
-    with Session(
-        Job(dict(schedules), dtype, op, paced, transport, slot_bytes, device, path or path_asked(os.environ)),
-        stall_s,
-        membership,
-        interface,
-    ) as session:
+    job = Job(dict(schedules), dtype, op, paced, transport, device)
+    with Session(job, stall_s, membership, interface) as session:
         if on_start:
             on_start(session.pids)
         done = session.run_all(calls, tell)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import resource
-from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
 from optcc.errors import InputError
 from optcc.runtime.errors import TransportError
-from optcc.runtime.wires.layout import Layout
 
 # Memory that can be had on this machine, and within the limits (cgroups) that containers and batch systems set.
 
@@ -66,37 +64,26 @@ SPARE = 16
 moment. A rank has 11 of them open at once, the hub 8; the rest is for what other versions of Python may open."""
 
 
-def needed_by_rank(layout: Layout, rank: int) -> int:
-    """Descriptors of a rank on local wires: a socket per wire; its slots, and those of each rank that it sends to; its
-    buffer, which is open and mapped, and the mapped one of each rank that sends to it."""
-    wires = sum(rank in (wire.src, wire.dst) for wire in layout.wires)
-    peers = len({wire.dst for wire in layout.wires if wire.src == rank})
-    peers += len({wire.src for wire in layout.wires if wire.dst == rank})
-    return wires + peers + 3 + SPARE
-
-
-def check_descriptors(layout: Layout, ranks: Iterable[int], attached: int) -> None:
-    """Raise InputError unless this process may have what its hub needs, and its children what these ranks need.
+def check_descriptors(attached: int) -> None:
+    """Raise InputError unless this process may have what its hub needs.
 
     attached : ranks whose control connection ends here. The soft limit, which children inherit, is raised if necessary
     """
-    hub = _open_now() + attached + SPARE
-    rank = max((needed_by_rank(layout, rank) for rank in ranks), default=0)
-    limit = raise_limit(max(hub, rank))
-    if limit < max(hub, rank):
-        who, count = ("a rank", rank) if rank >= hub else ("the process that commands the ranks", hub)
+    count = _open_now() + attached + SPARE
+    limit = raise_limit(count)
+    if limit < count:
         raise InputError(
-            f"too few file descriptors for {who}",
+            "too few file descriptors for the process that commands the ranks",
             where="ulimit -n",
             expected=f"{count} or more",
             got=limit,
-            hint="Raise the limit (ulimit -Hn is the most that can be had), or run fewer servers or NICs.",
+            hint="Raise the limit (ulimit -Hn is the most that can be had), or run fewer servers.",
         )
 
 
-def provide(layout: Layout, rank: int) -> None:
-    """For a rank, before it connects: raises TransportError unless it may open all that it will."""
-    count = needed_by_rank(layout, rank)
+def provide(connections: int) -> None:
+    """For a rank, before it opens so many connections: raises TransportError unless it may."""
+    count = _open_now() + connections + SPARE
     limit = raise_limit(count)
     if limit < count:
         raise TransportError(f"too few file descriptors: {count} are needed, {limit} may be had (ulimit -n)")

@@ -1,38 +1,111 @@
-"""What joins one rank to the others: wires, the flows over them, and schedules run on those."""
+"""What joins one rank to the others: wires, and schedules run over them by the native engine.
+
+Any piece of a transfer goes by any wire between its two ranks, and a NIC that is free takes the next. So there is no
+flow to be moved or cut anew when a NIC is lost, and one set of wires serves every schedule between the same ranks.
+"""
 
 from __future__ import annotations
 
-import gc
 import math
+import os
+import select
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from ctypes import byref, c_uint32
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from optcc.runtime.compiled.choice import ChunkPath, engines
+import numpy as np
+
+from optcc.errors import InputError
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.limits import provide
 from optcc.runtime.control.transports import open_wires
-from optcc.runtime.devices.host import Op
-from optcc.runtime.devices.memory import HOST, Memory
-from optcc.runtime.engine.loop import Engine
-from optcc.runtime.engine.program import Program, program_of
-from optcc.runtime.errors import PeerLateError
-from optcc.runtime.flows.flows import FlowTransport
-from optcc.runtime.flows.receive_path import nothing_runs
-from optcc.runtime.flows.timeouts import Timeouts
-from optcc.runtime.messages import Note, Strike
-from optcc.runtime.wires.contract import Abilities
-from optcc.runtime.wires.layout import Layout
-from optcc.runtime.wires.lent import Arena
-from optcc.runtime.wires.pacing import Rates
+from optcc.runtime.devices.cuda_memory import CudaMemory
+from optcc.runtime.devices.gpu_array import DeviceArray
+from optcc.runtime.devices.host import Array, Op, name_of
+from optcc.runtime.devices.resident import ResidentFolder
+from optcc.runtime.errors import (
+    CallsDifferError,
+    FlowSeveredError,
+    NicsLostError,
+    PeerLateError,
+    TransportError,
+)
+from optcc.runtime.forks import own
+from optcc.runtime.messages import Cause, Note, Strike
+from optcc.runtime.native.layout import Layout, Rates
+from optcc.runtime.native.lent import Arena
+from optcc.runtime.native.library import (
+    NEVER,
+    NONE,
+    OPS,
+    TYPES,
+    Call,
+    CauseOf,
+    Config,
+    Missing,
+    NativeProgram,
+    Noted,
+    NoteOf,
+    ResultOf,
+    Until,
+    WireState,
+    demand,
+    engine_library,
+    seconds,
+)
+from optcc.runtime.native.wires import GPU_SEGMENT_BYTES, NativeWires, Opening
 from optcc.schedule import Port, Schedule
+
+SPIN_NS = 200_000
+"""A rank looks for so long before it sleeps where every rank has a core; else it sleeps at once: another needs it."""
+
+NAP_S = 0.001
+"""The first pause between two looks at the wires while no operation runs; the later ones are longer, `LONG_NAP_S` at
+most, for a peer may wait for an answer."""
+LONG_NAP_S = 0.005
+
+SUSPECT_S, GRACE_S = 0.1, 0.15
+"""A wire that moves nothing for so long is doubted; it is left when other wires, and it not, have brought the peer's
+answers for so long. Both are longer where NICs are so slow that payloads wait in front of them for a quarter of it.
+Half of either finds a black hole sooner; a process that gets no processor for so long would be asked for nothing."""
+
+WINDOW_BYTES = 512 << 10
+"""Not acknowledged on a wire, at most: two of the largest segments, so that one is under way while one is folded."""
+
+SIGNAL_S = 0.1
+"""An operation looks so often whether this process was interrupted (Ctrl-C): compiled code does not hear of that."""
+
+LOCAL_WINDOW_BYTES = 4 << 20
+"""The same between processes of one machine: nothing waits behind it, and a process may be away for as long as others
+have the core. With 512 KiB an AllReduce of 64 MiB took three times as long beside other work."""
+GPU_WINDOW_BYTES = 2 << 20
+"""The same for GPUs, which fold many segments side by side, and say late that they have."""
+
+WINDOW_S = 0.02
+"""What a played NIC sends in so long is enough, too: twice what a process may wake up late. Half of it leaves slow NICs
+idle on a busy machine; twice as much makes a black hole take twice as long to find."""
+
+KNOCK_S = 0.01
+"""The first pause before a lost wire is tried again, up to 16 times as long later."""
+
+CAUSES = {
+    CauseOf.PORT: Cause.PORT,
+    CauseOf.ERROR: Cause.ERROR,
+    CauseOf.CLOSED: Cause.CLOSED,
+    CauseOf.DEVICE: Cause.DEVICE,
+    CauseOf.TOLD: Cause.NOTICE,
+    CauseOf.SILENCE: Cause.PROGRESS,
+}
+OWN = (CauseOf.PORT, CauseOf.DEVICE)
+"""Causes that say that it is the NIC here."""
 
 
 @dataclass
 class Hardware:
-    """What emulated NICs can do, and how they ail, whatever wires are made of them later.
+    """What played NICs can do, and how they ail, whatever wires are made of them later.
 
     rates : by name; ailing : what struck a NIC, and when
     """
@@ -47,19 +120,20 @@ class Hardware:
             self.rates.setdefault(nic.name, Rates(nic.out_rate, nic.in_rate) if paced else unlimited) for nic in nics
         ]
 
-    def strike(self, wires: Any, nics: Sequence[Port]) -> list[tuple[float, int]]:
-        """New wires do not mend a NIC. Returns when which flapping one (its index) heals."""
+    def strike(self, played: Any, nics: Sequence[Port]) -> list[tuple[float, int]]:
+        """New wires do not mend a NIC. played : the NICs, see `NativeWires.nics`. Returns when which flapping one (its
+        index) heals."""
         number, healing = {port.name: nic for nic, port in enumerate(nics)}, []
         for name, nic in number.items():
             strike, at = self.ailing.get(name, (None, 0.0))
             if strike and strike.kind == "cut":
-                wires.cut(nic)
+                played.cut(nic)
             elif strike and strike.kind == "hole":
-                wires.darken(nic)
+                played.darken(nic)
             elif strike and strike.kind == "path" and strike.far in number:
-                wires.break_path(nic, number[strike.far])
+                played.break_path(nic, number[strike.far])
             elif strike and strike.kind == "flap" and time.monotonic() < at + strike.amount:
-                wires.darken(nic)
+                played.darken(nic)
                 healing.append((at + strike.amount, nic))
         return healing
 
@@ -75,197 +149,375 @@ class Hardware:
                         self.rates[note.nic] = Rates(rates.out * strike.amount, rates.into * strike.amount)
 
 
+SECOND = 10**9
+"""In nanoseconds, as the library counts."""
+
+
+class Pace(NamedTuple):
+    """How much is under way on a wire, and after how long it is doubted, and left; see SUSPECT_S."""
+
+    window_bytes: int
+    suspect_s: float
+    grace_s: float
+
+
+def pace_of(layout: Layout, most: int, segment_bytes: int, paced: bool) -> Pace:
+    """What suits these NICs. most : bytes that a window has where NICs are fast; paced : they have rates."""
+    rates = [rate for port in layout.nics for rate in (port.out_rate, port.in_rate) if rate > 0]
+    slowest = min(rates, default=0) if paced else 0
+    window = max(min(most, int(WINDOW_S * slowest)) if slowest else most, 2 * segment_bytes)
+    queue_s = layout.ranks * window / slowest if slowest else 0.0
+    longer = max(1.0, 4 * queue_s / SUSPECT_S)
+    return Pace(window, SUSPECT_S * longer, GRACE_S * longer)
+
+
+class Run:
+    """One operation, as whoever starts it sees it."""
+
+    def __init__(self, links: Links, program: NativeProgram) -> None:
+        self._links, self._program = links, program
+
+    def serve(self, until: float) -> None:
+        """One wait, and what peers ask."""
+        self._links.poll(until)
+
+    def landings(self) -> dict[int, float]:
+        """When each transfer that this rank received has landed and been folded."""
+        return self._program.landings()
+
+
 class Links:
     """Those of the rank of `control`, none at first; made by `connect`, on all ranks at the same time.
 
-    path : of chunks; memory : of the buffers; timeouts : of flows
-    hardware : of emulated NICs that have rates, and ail from one operation to the next; None: neither
+    back_s : so long for some wire to a rank to come back, where none is left; 0: that is not waited for
+    memory : of the buffers: a GPU's, or any other: the host's
+    hardware : of played NICs that have rates, and ail from one operation to the next; None: neither
     paced : it has rates
     moving : an operation has its time anew with whatever moves on this rank
     farewell : called before this process is killed on purpose
+    secret : as of `Opening`
     """
 
     def __init__(
         self,
         transport: str,
         control: Control,
-        path: ChunkPath,
-        timeouts: Timeouts,
+        back_s: float,
         *,
-        memory: Memory = HOST,
+        memory: Any = None,
         hardware: Hardware | None = None,
         paced: bool = False,
         moving: bool = False,
         farewell: Callable[[], None] = lambda: None,
+        secret: bytes = b"",
     ) -> None:
-        self._rank, self._transport, self._control = control.rank, transport, control
-        self._wires: Any = None
-        self._flows: FlowTransport | None = None
-        self._strikes: list[Strike] = []
-        self._path, self._timeouts, self._memory = path, timeouts, memory
+        self._lib, self._control, self._back_s = engine_library(), control, back_s
+        self._rank = control.rank
         self._hardware, self._paced, self._moving, self._farewell = hardware, paced, moving, farewell
-        self._away: dict[str, float] = {}  # emulated NICs whose links are down, and until when
-        self._noted: list[Note] = []  # by flows that there are no more
-        self._begun: Engine | None = None  # that of an operation that begins: it takes what comes
-        self._injector: FaultInjector | None = None  # of the last operation with strikes: it heals what is to heal
+        self._transport, self._secret = transport, secret
+        self._gpu = memory.gpu if isinstance(memory, CudaMemory) else None
+        self._folder: ResidentFolder | None = None
+        self._made: NativeWires | None = None
+        self._away: dict[str, float] = {}
+        self._strikes: list[Strike] = []
+        self._healing: list[tuple[float, int]] = []
+        self._injector: FaultInjector | None = None
+        self._journal: list[Note] = []
+        self._noted = (NoteOf * 256)()
+        self._down: set[int] = set()  # NICs of this rank, by place
+        self._nap_s = NAP_S
+        self._before: Array = np.zeros(0, np.uint64)
 
     @property
     def up(self) -> bool:
         """Whether there are any."""
-        return self._flows is not None
+        return self._made is not None
 
-    def connect(self, layout: Layout, schedules: Mapping[str, Schedule], lent: Arena | None = None) -> None:
-        """Wires for these schedules, of the same layout on all ranks. `lent` : as of `open_wires`."""
-        self.layout = layout
-        if self._transport == "local":
-            provide(layout, self._rank)
+    # --- making and ending -------------------------------------------------------------------------------------------
+
+    def connect(self, layout: Layout, lent: Arena | None = None) -> None:
+        """Wires of the same layout on all ranks. lent : what other ranks may read where it lies"""
+        self.layout, mine = layout, layout.of_rank[self._rank]
+        self._place = {number: place for place, number in enumerate(mine)}
+        self._segment = GPU_SEGMENT_BYTES if self._gpu else layout.segment_bytes
         hardware = self._hardware or Hardware()
-        rates = hardware.rates_of(layout.nics, self._paced)
-        self._wires = open_wires(self._transport, self._rank, layout, rates, self._control, self._memory, lent)
-        routes = {name: schedule.routes for name, schedule in schedules.items()}
-        for nic, port in enumerate(layout.nics):
-            if port.name in self._away:
-                self._wires.cut(nic)
-                self._wires.mend(nic, self._away[port.name] - time.monotonic())
-        self._healing = hardware.strike(self._wires, layout.nics)
-        able = Abilities.of(self._wires)
-        self._clock, self.look_at_clock = able.clock or time.monotonic, able.look_again or time.monotonic
-        self._flows = FlowTransport(self._rank, layout, routes, self._wires, self._tell, self._clock, self._timeouts)
-        self._engine_of = engines(self._path, self._flows, self._wires)
-        self._control.on_message = self._flows.message
+        rates = hardware.rates_of([layout.nics[number] for number in mine], self._paced)
+        opening = Opening(self._rank, layout, self._config(), self._control.exchange, self._secret, rates, lent)
+        if self._transport == "tcp":
+            provide(2 * len(layout.ends(self._rank)) + len(mine))  # a wire that is made anew has two for a moment
+        if self._gpu:
+            self._folder = ResidentFolder(self._lib, self._gpu)
+        self._made = open_wires(self._transport, opening)
+        own(self, Links._let_go)
+        self._down.clear()
+        for number in mine:
+            name = layout.nics[number].name
+            if name in self._away:
+                self._wires.nics.cut(number)
+                self._wires.nics.mend(number, self._away[name] - time.monotonic())
+        self._healing = hardware.strike(self._wires.nics, layout.nics)
 
-    def _tell(self, rank: int, message: Any) -> None:
-        """A message to another rank. It may say what has been folded, which must be done then, not just begun."""
-        self._memory.wait()
-        self._control.send(rank, message)
+    def _config(self) -> Any:
+        most = WINDOW_BYTES
+        if self._transport == "local":
+            most = GPU_WINDOW_BYTES if self._gpu else LOCAL_WINDOW_BYTES
+        pace = pace_of(self.layout, most, self._segment, self._paced)
+        crowded = self.layout.ranks > len(os.sched_getaffinity(0))
+        return Config(
+            segment_bytes=self._segment,
+            window_bytes=pace.window_bytes,
+            suspect_ns=int(pace.suspect_s * SECOND),
+            grace_ns=int(pace.grace_s * SECOND),
+            knock_ns=int(KNOCK_S * SECOND),
+            return_ns=NEVER // 4,  # a rank that is stopped is late, not lost: who is lost others say
+            alone_ns=max(1, int(min(self._back_s, 1e9) * SECOND)),
+            spin_ns=0 if crowded else SPIN_NS,
+        )
+
+    def lend(self, buffer: DeviceArray) -> None:
+        """The other ranks may read this buffer where it lies. All ranks call it at the same time, before the first
+        operation on it; it stays until all have closed."""
+        self._wires.lend(self._gpu, buffer)
 
     def close(self) -> None:
-        """Let go of all; an end that closes is a loss at the other one."""
-        if self._wires:
-            self._away = {self.layout.nics[nic].name: at for nic, at in getattr(self._wires, "away", {}).items()}
+        """Let go of all; what others ask is answered no more."""
+        if self._made:
+            self._take_notes()
+            self._away = {
+                self.layout.nics[nic].name: at for nic, at in self._wires.nics.away.items() if math.isfinite(at)
+            }
+            self._lib.optcc_abandon(self._engine, 10**9)
             self._wires.close()
-        self._noted += self._flows.journal if self._flows else []
-        self._wires = self._flows = self._begun = self._injector = None
-        self._control.on_message = lambda origin, value: None
-        if self._transport != "local":
-            gc.collect()  # their memory, registered and large, hangs in cycles of flows and wires
+        if self._folder:
+            self._folder.close()
+        self._made = self._injector = self._folder = None
 
-    def program(self, schedule: Schedule, itemsize: int) -> Program:
-        """This rank's part of a schedule, of elements of `itemsize` bytes."""
-        return program_of(schedule, self._rank, itemsize)
+    def _let_go(self) -> None:
+        """In a forked child: what is shared stays as it is."""
+        self._made = self._injector = None
 
-    def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
-        """Another schedule over the wires that are there."""
-        assert self._flows
-        self._flows.learn(name, schedule.routes, lanes)
+    @property
+    def _wires(self) -> NativeWires:
+        assert self._made
+        return self._made
+
+    @property
+    def _engine(self) -> Any:
+        return self._wires.engine
+
+    # --- operations --------------------------------------------------------------------------------------------------
+
+    def program(self, schedule: Schedule) -> NativeProgram:
+        """This rank's part of a schedule whose ranks are joined."""
+        program = NativeProgram(schedule, self._rank, self.layout.words(schedule), self._segment)
+        if self._folder:
+            self._folder.use(program.pointer)
+        return program
 
     def run(
         self,
-        name: str,
-        program: Program,
-        buffer: Any,
+        program: NativeProgram,
+        buffer: Array | DeviceArray,
         op: Op,
         sign: int,
         *,
         within_s: float,
-        linger: bool = True,
-        parts: Any = None,
-        start: Callable[[Engine], None] | None = None,
+        parts: Array | None = None,
+        start: Callable[[Any], None] | None = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
-        linger : False: nobody writes to what is sent afterwards, so there is no need to wait until all has landed
-        parts : as of `Engine`
+        parts : what is sent is read from here: to rank p the p-th part, as long as the transfer
         start : called once all is ready, before the first byte is sent
         """
-        flows = self._flows
-        assert flows
-        linger = linger or self._transport != "local"  # a NIC reads from the memory that is registered
-        flows.begin(name, program.receives, sign)
-        engine = self._engine_of(program, buffer, op, flows, self._clock, self._memory, linger, parts)
-        if linger:
-            self._wires.register(self._memory.bytes_of(buffer if parts is None else parts))
-        injector = self._injector_of(flows)
+        self._injector = self._injector_of()
+        self._before = self._sent()
         if start:
-            self._begun = engine
-            start(engine)
-            self._begun = None
-        engine.run(_Deadline(within_s, engine, flows, injector, self._moving))
-        if injector:
-            injector.finish()
+            start(Run(self, program))
+        call = Call(
+            buffer=buffer.address if isinstance(buffer, DeviceArray) else buffer.ctypes.data,
+            parts=None if parts is None else parts.ctypes.data,
+            type=TYPES.index(name_of(buffer.dtype)),
+            op=OPS.index(op),
+            sign=sign,
+        )
+        if not isinstance(buffer, DeviceArray):
+            self._wires.begin(buffer if parts is None else parts)
+        try:
+            if isinstance(buffer, DeviceArray):
+                self._launch(buffer, op, within_s)
+            demand(self._lib.optcc_begin(self._engine, program.pointer, byref(call)), "a collective")
+            self._go_on(within_s)
+        except BaseException:
+            self._lib.optcc_abandon(self._engine, 10**9)
+            raise
+        finally:
+            if self._folder:
+                self._folder.end()
+            self._wires.end()
+        if self._injector:
+            self._injector.finish()
+
+    def _launch(self, buffer: DeviceArray, op: Op, within_s: float) -> None:
+        """What folds runs on the GPU, behind what the fold stream has been given. From now on, until `end`, nothing of
+        CUDA is called here that may wait for kernels."""
+        if not self._folder or not self._wires.lends(buffer):
+            raise InputError("memory of a GPU that was not lent", where="buffer", expected="Links.lend before")
+        self._folder.launch(buffer, op)
+        end = time.monotonic() + within_s
+        while not self._folder.ready:
+            self._lib.optcc_serve(self._engine, 0)
+            if select.select([self._control], [], [], 0)[0]:
+                self._control.check()
+            if time.monotonic() >= end:
+                raise TransportError(f"the GPU has not begun within {within_s:.3g} s")
+
+    def _go_on(self, within_s: float) -> None:
+        end, seen = time.monotonic() + within_s, -1
+        done, rows = c_uint32(), c_uint32()
+        while True:
+            self._lib.optcc_done(self._engine, byref(done), byref(rows))
+            progress, total = done.value, max(1, rows.value)
+            if self._injector and rows.value:
+                self._injector.look(min(progress, total - 1) / total)
+            now = time.monotonic()
+            if self._moving and progress != seen:
+                seen, end = progress, now + within_s
+            if bug := self._wires.bug():
+                raise TransportError(bug)
+            wake = min(end, self._tend(now), now + SIGNAL_S)
+            until = Until(max(0, int((wake - now) * 1e9)), self._due(total), self._control.fileno())
+            result = self._lib.optcc_wait(self._engine, byref(until))
+            if result == ResultOf.OK:
+                return
+            if result in (ResultOf.LOST, ResultOf.DIFFERS):
+                self._failed(result)
+            self._control.check()
+            if time.monotonic() >= end:
+                self._late(within_s)
+
+    def _due(self, total: int) -> int:
+        """At how many rows the next strike is due."""
+        at = self._injector.due() if self._injector else math.inf
+        if self._moving and not math.isfinite(at):
+            return NEVER
+        return NEVER if not math.isfinite(at) else min(total - 1, max(0, math.ceil(at * total)))
+
+    def _tend(self, now: float) -> float:
+        """What is due by time; when the next is."""
+        wake = self._wires.nics.come_back(now) if self._wires.nics.away else math.inf
+        return min(wake, self._injector.wake()) if self._injector else wake
+
+    def _failed(self, result: int) -> None:
+        rank = c_uint32()
+        self._lib.optcc_test(self._engine, byref(rank))
+        if result == ResultOf.DIFFERS:
+            raise CallsDifferError(rank.value)
+        raise self._severed(rank.value, self._back_s)
+
+    def _severed(self, peer: int, within_s: float) -> FlowSeveredError:
+        """This rank is to blame when all its NICs that reach the peer are down, else the peer."""
+        self._take_notes()
+        reach = [nic for far, nic, _, _ in self._wires.ends if far == peer]
+        waited = f", none has come back within {within_s:.3g} s" if within_s else ""
+        severed = NicsLostError if {*reach} <= self._down else FlowSeveredError
+        return severed(peer, f"no wire left of {len(reach)}{waited}")
+
+    def _late(self, within_s: float) -> None:
+        alone = self._lib.optcc_alone(self._engine)
+        if alone != NONE:  # a lost NIC explains more than what it makes late
+            raise self._severed(alone, within_s)
+        missing = Missing()
+        self._lib.optcc_missing(self._engine, byref(missing))
+        text = f"{missing.receives} transfers to receive, {missing.sends} to send"
+        if missing.row != NONE:
+            text += f", first transfer {missing.row} from rank {missing.peer}"
+        what = "no progress for" if self._moving else "not done within"
+        raise PeerLateError(None if missing.peer == NONE else missing.peer, f"{what} {within_s:.3g} s: {text}")
 
     def poll(self, until: float) -> None:
         """Between operations: one wait, no longer than `until`, and what peers ask."""
-        assert self._flows
-        if self._injector:
-            until = min(until, self._injector.wake())
-        if self._begun:
-            self._begun.serve(min(until, self._flows.next_wake()))
-        else:
-            self._flows.poll(min(until, self._flows.next_wake()), nothing_runs)
+        now = time.monotonic()
+        until = min(until, self._tend(now))
+        self._lib.optcc_serve(self._engine, 0)
+        wait = min(until - now, self._nap_s)
+        self._nap_s = min(2 * self._nap_s, LONG_NAP_S)
+        if select.select([self._control], [], [], max(0.0, wait))[0]:
+            self._nap_s = NAP_S
+            self._control.check()
         if self._injector:
             self._injector.tend()
 
+    # --- what has happened -------------------------------------------------------------------------------------------
+
+    def _take_notes(self) -> None:
+        while count := self._lib.optcc_notes(self._engine, self._noted, len(self._noted)):
+            for i in range(count):
+                self._note(self._noted[i])
+
+    def _note(self, made: Any) -> None:
+        peer, nic, far_nic, _ = self._wires.ends[made.wire]
+        name = self.layout.nics[self.layout.of_rank[self._rank][nic]].name
+        far = self.layout.nics[self.layout.of_rank[peer][far_nic]].name
+        at, cause = seconds(made.at_ns), CauseOf(made.cause)
+        match Noted(made.noted):
+            case Noted.LOST:
+                if cause in OWN and nic not in self._down:
+                    self._down.add(nic)
+                    self._journal.append(Note(at, "nic down", name, "", CAUSES[cause], "link down"))
+                self._journal.append(Note(at, "lost", name, far, CAUSES[cause]))
+            case Noted.FENCED:
+                self._journal.append(Note(at, "fenced", name, far, text="this end is drained"))
+            case Noted.MOVED:
+                self._journal.append(Note(at, "moved", name, far, CAUSES[cause], "to other wires", made.bytes))
+            case Noted.ANEW:
+                if nic in self._down:
+                    self._down.discard(nic)
+                    self._journal.append(Note(at, "nic up", name))
+                self._journal.append(Note(at, "made anew", name, far))
+            case Noted.ALONE:
+                self._journal.append(Note(at, "waiting", name, "", "", f"for a way to rank {peer} to come back"))
+
     def notes(self) -> list[Note]:
         """What has been noted since this was asked."""
-        notes, self._noted = self._noted, []
-        if self._flows and self._flows.journal:
-            notes += self._flows.journal
-            self._flows.journal[:] = []
+        if self._made:
+            self._take_notes()
+        notes, self._journal[:] = sorted(self._journal, key=lambda note: note.at), []
         return notes
+
+    def _sent(self) -> Array:
+        state, sent = WireState(), np.zeros(len(self._place), np.uint64)
+        for wire, (_, nic, _, _) in enumerate(self._wires.ends):
+            self._lib.optcc_wire_look(self._engine, wire, byref(state))
+            sent[nic] += np.uint64(state.sent_bytes)
+        return sent
 
     def sent(self) -> dict[str, int]:
         """Bytes of payload that have left by each NIC of this rank in the last operation, replays counted."""
-        assert self._flows
-        return {self.layout.nics[nic].name: nbytes for nic, nbytes in self._flows.sent().items()}
+        each = (self._sent() - self._before).tolist()
+        return {self.layout.nics[number].name: each[place] for number, place in self._place.items()}
 
     def strike(self, strike: Strike) -> None:
         """In the next operation: a fault on purpose at a NIC of this rank; nothing where that is not used any more."""
         self._strikes.append(strike)
 
-    def _injector_of(self, flows: FlowTransport) -> FaultInjector | None:
+    def _injector_of(self) -> FaultInjector | None:
         used = {nic.name for nic in self.layout.nics}
         strikes, self._strikes = [strike for strike in self._strikes if {strike.nic, strike.far} - {""} <= used], []
-        if strikes or self._healing:
-            self._injector = FaultInjector(
-                self._rank,
-                self.layout,
-                strikes,
-                self._wires,
-                flows.journal,
-                time.monotonic,
-                self._healing,
-                sent=flows.sent,
-                farewell=self._farewell,
-            )
-        return self._injector if strikes or self._healing else None
+        if not strikes and not self._healing:
+            return None
+        return FaultInjector(
+            self._rank,
+            self.layout,
+            strikes,
+            self._wires.nics,
+            self._journal,
+            time.monotonic,
+            self._healing,
+            sent=self._sent_by_number,
+            farewell=self._farewell,
+        )
 
-
-class _Deadline:
-    """Ends an operation that takes too long, and has an injector look on, if there is one.
-
-    moving : too long is so long without any transfer that is done
-    """
-
-    def __init__(
-        self, within_s: float, engine: Engine, flows: FlowTransport, injector: FaultInjector | None, moving: bool
-    ) -> None:
-        self._within_s, self._engine, self._flows, self._injector = within_s, engine, flows, injector
-        self._end = time.monotonic() + within_s
-        self._moving, self._done = moving, -1.0
-
-    def look(self, done: float) -> None:
-        if self._injector:
-            self._injector.look(done)
-        if self._moving and done != self._done:
-            self._done, self._end = done, time.monotonic() + self._within_s
-        if time.monotonic() > self._end:
-            self._flows.give_up()  # a lost NIC explains more than what it makes late
-            what = "no progress for" if self._moving else "not done within"
-            raise PeerLateError(self._engine.awaited, f"{what} {self._within_s:.3g} s: {self._engine.waiting_for()}")
-
-    def due(self) -> float:
-        return self._injector.due() if self._injector else math.inf
-
-    def wake(self) -> float:
-        return min(self._end, self._injector.wake()) if self._injector else self._end
+    def _sent_by_number(self) -> dict[int, int]:
+        each = (self._sent() - self._before).tolist()
+        return {number: each[place] for number, place in self._place.items()}

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 import select
 import threading
 import time
@@ -20,11 +19,9 @@ from typing import Any
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
-from optcc.runtime.compiled.choice import ChunkPath, path_asked, path_of, warm
 from optcc.runtime.control.channel import Clock, Control
 from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
-from optcc.runtime.control.links import Links
-from optcc.runtime.control.native_links import NativeLinks
+from optcc.runtime.control.links import Links, Run
 from optcc.runtime.control.overseer import GRACE_S, Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import arena_for
@@ -38,11 +35,10 @@ from optcc.runtime.errors import (
     TransportError,
     shortage,
 )
-from optcc.runtime.flows.ends import SIGNS
-from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import CLOSE, Broken, FromRank, HasCalled, Late, Left, LostNics, Note, Shrink, Strike
-from optcc.runtime.wires.layout import Layout
-from optcc.runtime.wires.lent import Arena
+from optcc.runtime.native.layout import Layout
+from optcc.runtime.native.lent import Arena
+from optcc.runtime.native.library import NativeProgram
 from optcc.schedule import Schedule
 
 _OF_A_NIC = ("nic down", "lost", "fenced")
@@ -96,13 +92,8 @@ class LostNicsOf:
             self._tell(LostNics(sorted(dead), sorted(back)))
 
 
-def links_of(transport: str, control: Control, path: ChunkPath, timeouts: Timeouts, **how: Any) -> Links | NativeLinks:
-    """What joins this rank to the others by that path."""
-    if path.name == "native":
-        return NativeLinks(transport, control, path, timeouts, **how)
-    del how["secret"]
-    return Links(transport, control, path, timeouts, **how)
-
+SIGNS = 1 << 16
+"""Of calls: every payload carries one, so that ranks which call differently hear of it."""
 
 JUDGING_S = 10 * GRACE_S
 """For a hub that lives to judge, on a machine that is busy."""
@@ -248,13 +239,10 @@ class Member:
         on_notes: Callable[[list[Note]], None] = lambda notes: None,
         overseer: Overseer | None = None,
         control: Control | None = None,
-        path: ChunkPath | None = None,
         lent: Arena | None = None,
     ) -> None:
         self.rank, self.world, self.timeout_s = membership.rank, membership.world, timeout_s
         self.membership = membership
-        self.path = path or path_of(path_asked(os.environ), transport, "cpu")
-        warm(self.path)  # before anybody waits for this rank
         self._on_renew, self._on_notes, self.overseer = on_renew, on_notes, overseer
         self._lock = threading.RLock()
         self.operation = 0
@@ -284,9 +272,8 @@ class Member:
         self._control.on_ask = self._answer
         self._control.patience_s = timeout_s
         self._nics = LostNicsOf(self.rank, self._control.tell)
-        back = Timeouts(back=timeout_s if return_s is None else return_s)
-        secret = membership.secret.encode()
-        self._links = links_of(transport, self._control, self.path, back, secret=secret)
+        back_s = timeout_s if return_s is None else return_s
+        self._links = Links(transport, self._control, back_s, secret=membership.secret.encode())
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()
@@ -351,15 +338,15 @@ class Member:
         """Of the wires that there are."""
         return self._links.layout
 
-    def connect(self, layout: Layout, schedules: dict[str, Schedule]) -> None:
-        """Wires anew, for these schedules. All ranks do so at the same time, of the same layout, within a turn."""
+    def connect(self, layout: Layout) -> None:
+        """Wires anew. All ranks do so at the same time, of the same layout, within a turn."""
         with self._lock, self._guarded():
             if self._links.up:
                 self._part()
             else:
                 self.exchange(None)  # all have come: the first call waits as long as any other one
             self._nics.connected()
-            self._links.connect(layout, schedules, self.lent)
+            self._links.connect(layout, self.lent)
 
     def _part(self) -> None:
         """Let go of the wires when nobody needs or looks at them any more: an end that closes is a loss."""
@@ -374,33 +361,26 @@ class Member:
         """Before operations on it: if it is a GPU's, other ranks read it where it lies, over the wires that there are,
         and it stays until these are let go. All ranks do so at the same time, within a turn."""
         with self._lock, self._guarded():
-            if isinstance(buffer, DeviceArray) and isinstance(self._links, NativeLinks):
+            if isinstance(buffer, DeviceArray):
                 self._links.lend(buffer)
                 self._lends = True
 
-    def program(self, schedule: Schedule, itemsize: int) -> Any:
+    def program(self, schedule: Schedule) -> NativeProgram:
         """This rank's part of a schedule, for `run`, over the wires that there are."""
-        return self._links.program(schedule, itemsize)
-
-    def learn(self, name: str, schedule: Schedule, lanes: Sequence[tuple[int, ...]]) -> None:
-        """Another schedule over the wires that are there."""
-        self._links.learn(name, schedule, lanes)
+        return self._links.program(schedule)
 
     def run(
         self,
-        name: str,
-        program: Any,
+        program: NativeProgram,
         buffer: Any,
         op: Op,
         *,
-        linger: bool = True,
         parts: Any = None,
-        start: Callable[[Any], None] | None = None,
+        start: Callable[[Run], None] | None = None,
     ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
         sign = zlib.crc32(self._called[self.operation].encode()) % SIGNS
-        within_s = self.timeout_s
-        self._links.run(name, program, buffer, op, sign, within_s=within_s, linger=linger, parts=parts, start=start)
+        self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, start=start)
         self._tell_notes()
 
     def strike(self, strike: Strike) -> None:
@@ -409,14 +389,13 @@ class Member:
 
     # --- what a command has it do ------------------------------------------------------------------------------------
 
-    def equip(self, timeout_s: float, transport: str, path: ChunkPath, timeouts: Timeouts, **how: Any) -> None:
+    def equip(self, timeout_s: float, transport: str, **how: Any) -> None:
         """Let go of the wires, for others of another kind, to be connected. All ranks do so at the same time, within a
         turn. timeout_s : from now on; the rest : as of `Links`"""
         self.timeout_s = self._control.patience_s = timeout_s
         if self._links.up:
             self._part()
-        secret = self.membership.secret.encode()
-        self._links, self.path = links_of(transport, self._control, path, timeouts, secret=secret, **how), path
+        self._links = Links(transport, self._control, 0.0, secret=self.membership.secret.encode(), **how)
 
     def parcel(self) -> bytes:
         """The next payload of the hub, for as long as that is there; flows are served meanwhile."""
@@ -435,10 +414,6 @@ class Member:
             self._control.synchronize()
         assert self._control.clock
         return self._control.clock
-
-    def look_at_clock(self) -> float:
-        """The time by the clock of the wires, by a new look."""
-        return self._links.look_at_clock()
 
     def sent(self) -> dict[str, int]:
         """As `Links.sent`."""

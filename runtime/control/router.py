@@ -52,8 +52,6 @@ from optcc.runtime.messages import (
     Broken,
     FromRank,
     Payload,
-    Post,
-    RankMessage,
     Share,
     SharedValues,
     Time,
@@ -391,12 +389,6 @@ class Router:
 
     def _heard(self, rank: int, message: FromRank) -> None:
         match message:
-            case Post(to, value):
-                if not 0 <= to < self._ranks:
-                    raise MessageError(f"a message to rank {to}")
-                line = self._lines.get(to)
-                if line and line.writer.transport.get_write_buffer_size() < BACKLOG:
-                    self._write(to, encode(RankMessage(rank, value)))
             case Share(turn, value):
                 shares = self._shares[turn]
                 if rank in shares:

@@ -15,11 +15,10 @@ from dataclasses import replace
 from typing import Any
 
 from optcc.errors import InputError, OptccError
-from optcc.runtime.compiled.choice import ChunkPath, path_of
 from optcc.runtime.control.channel import Clock, Control, by_the_hub
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.job import LOCAL, Assignment
-from optcc.runtime.control.links import Hardware
+from optcc.runtime.control.links import Hardware, Run
 from optcc.runtime.control.member import Member
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import demand_one_machine, this_machine
@@ -27,9 +26,8 @@ from optcc.runtime.devices.host import divide, dtype_of, reduction_of
 from optcc.runtime.devices.memory import Memory, memory_of
 from optcc.runtime.errors import RankFailedError, shortage
 from optcc.runtime.evidence.payload import fill, is_exact, reference
-from optcc.runtime.flows.timeouts import Timeouts
 from optcc.runtime.messages import Note, Ran, RankJournal, Report, RunCall, Saw
-from optcc.runtime.wires.layout import layout_of
+from optcc.runtime.native.layout import layout_of
 
 LEAD_S = 0.03
 """From when all ranks are ready to the common start: more than the slowest one needs to hear of it."""
@@ -123,12 +121,9 @@ class Runner:
                 self._memories[job.device] = memory_of(job.device, self.member.rank)
             memory = self._memory = self._memories[job.device]
             memory.warm(dtype, self._reduction.fold)
-            layout = layout_of(job.schedules, job.chunk_bytes)
             self.member.equip(
                 assigned.patience_s,
                 job.transport,
-                path_of(job.path, job.transport, job.device, job.dtype),
-                Timeouts().for_chunks_of(layout.slowest_chunk_s if job.paced else 0.0),
                 memory=memory,
                 hardware=self._hardware,
                 paced=job.paced,
@@ -142,11 +137,9 @@ class Runner:
             self._expected = reference(count, dtype, ranks=job.ranks, op=self._reduction.fold)
             if self._reduction.mean:
                 divide(self._expected, job.ranks)
-            self.member.connect(layout, dict(job.schedules))
+            self.member.connect(layout_of(job.schedules))
             self.member.lend(self._buffer)
-            self._programs = {
-                name: self.member.program(schedule, dtype.itemsize) for name, schedule in job.schedules.items()
-            }
+            self._programs = {name: self.member.program(schedule) for name, schedule in job.schedules.items()}
             self._clock = self.member.clock()
             self._take_notes()
 
@@ -162,15 +155,13 @@ class Runner:
             values = memory.staging(self._buffer)
             fill(values, rank=member.rank, ranks=job.ranks, op=self._reduction.fold)
             memory.load(self._buffer, values)
-            member.run(
-                call.algorithm, self._programs[call.algorithm], self._buffer, self._reduction.fold, start=self._begin
-            )
+            member.run(self._programs[call.algorithm], self._buffer, self._reduction.fold, start=self._begin)
             if self._reduction.mean:  # one rounding, the same on every rank
                 memory.divide(self._buffer, job.ranks)
             memory.wait()
             end, cpu = time.monotonic(), time.process_time() - self._cpu_s
-            landed = self._engine.landings() if call.timed else {}
-            del self._engine
+            landed = self._begun.landings() if call.timed else {}
+            del self._begun
             notes = self._take_notes()
             self._hardware.remember(call.strikes, notes)
             ran = by_the_hub(Ran(self._begun_s, end, cpu, member.sent(), notes, landed), self._clock)
@@ -178,16 +169,16 @@ class Runner:
             member.exchange(None)  # to look takes processor time that others may still need
             return {"ran": ran, "exact": is_exact(memory.unload(self._buffer), self._expected)}
 
-    def _begin(self, engine: Any) -> None:
+    def _begin(self, run: Run) -> None:
         """All is ready here: wait until it is everywhere, and for a moment by rank 0's clock."""
         clock = self._clock
         self.member.exchange(None)
         at = clock.here(self.member.exchange(clock.hub(time.monotonic()))[0]) + LEAD_S
         while time.monotonic() < at - PUNCTUAL_S:
-            engine.serve(at - PUNCTUAL_S)
-        while self.member.look_at_clock() < at:
+            run.serve(at - PUNCTUAL_S)
+        while time.monotonic() < at:
             pass
-        self._engine = engine
+        self._begun = run
         self._begun_s, self._cpu_s = time.monotonic(), time.process_time()
         self._start_s = clock.hub(self._begun_s)
 
@@ -204,19 +195,17 @@ class Runner:
 
 def serve_rank(
     membership: Membership,
-    path: ChunkPath,
     within_s: float = JOIN_S,
     say: Callable[[str], object] = lambda text: None,
 ) -> int:
     """Join the hub and make the calls. Exit status 0 after an orderly end, 1 after a failed run.
 
-    path : of chunks, by `path_of`: compiled code is made ready before anybody waits for this rank
     say : called with why the run has failed: no parent speaks for this process
 
     Raises RefusedError and HubLostError when the rank is not let in, InputError on all ranks where they were told
     different things.
     """
-    return _serve(Runner(membership, path=path, join_s=within_s), say)
+    return _serve(Runner(membership, join_s=within_s), say)
 
 
 def serve_child(fd: int, rank: int, world: int) -> int:
@@ -227,7 +216,7 @@ def serve_child(fd: int, rank: int, world: int) -> int:
         return 1
     membership = Membership(rank, world, ("", 0), "", "")
     try:
-        return _serve(Runner(membership, control=control, path=ChunkPath("python")), lambda text: None)
+        return _serve(Runner(membership, control=control), lambda text: None)
     except InputError:  # the parent has found it
         return 2
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import os
 import socket
-import time
 from collections.abc import Sequence
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
@@ -13,16 +12,19 @@ from typing import Any
 
 from optcc.errors import InputError
 from optcc.machine.rdma import LIBRARY, PLAYED_FABRIC, NicAddress, can_load, natural, rdma_ports
-from optcc.runtime.control.channel import Control
 from optcc.runtime.control.rendezvous import addresses_of
-from optcc.runtime.devices.cuda_memory import CudaMemory
-from optcc.runtime.devices.memory import Memory
-from optcc.runtime.native.wires import NativeWires, NetworkNics, Opening, QueuePairWires, RealNics, ShmWires, TcpWires
-from optcc.runtime.wires.cuda import CudaWires
-from optcc.runtime.wires.layout import Layout
-from optcc.runtime.wires.lent import Arena
-from optcc.runtime.wires.local import LocalWires
-from optcc.runtime.wires.pacing import Rates
+from optcc.runtime.native.layout import Layout
+from optcc.runtime.native.lent import Arena
+from optcc.runtime.native.wires import (
+    NativeWires,
+    NetworkNics,
+    Opening,
+    QueuePairNics,
+    QueuePairWires,
+    RealNics,
+    ShmWires,
+    TcpWires,
+)
 from optcc.schedule import Port
 
 TRANSPORTS = ("local", "tcp", "verbs")
@@ -61,57 +63,17 @@ def arena_for(transport: str) -> Arena | None:
     return Arena(memory // 2) if transport == "local" else None
 
 
-def open_wires(
-    transport: str,
-    rank: int,
-    layout: Layout,
-    rates: Sequence[Rates],
-    control: Control,
-    memory: Memory,
-    lent: Arena | None = None,
-) -> Any:
-    """Connect to the other ranks, all at the same time.
-
-    rates : of emulated NICs; memory : of the buffers
-    lent : what the ranks of a machine may read, over the local transport
-    """
-    if isinstance(memory, CudaMemory):
-        return CudaWires(memory, rank, layout.wires, layout.flows, rates, exchange=control.exchange, watch=control)
-    if transport == "local":
-        return LocalWires(
-            rank,
-            layout.wires,
-            layout.flows,
-            rates,
-            exchange=control.exchange,
-            watch=control,
-            lent=lent,
-            within_s=control.patience_s,
-        )
-    from optcc.runtime.verbs.wires import VerbsWires
-
-    return VerbsWires(
-        rank,
-        layout.wires,
-        layout.flows,
-        nics_of(layout, rank),
-        exchange=control.exchange,
-        watch=control,
-        clock=time.monotonic,
-        rates=layout.rates,
-    )
-
-
-def open_native(transport: str, opening: Opening) -> NativeWires:
-    """Wires for the native engine, on all ranks at the same time."""
+def open_wires(transport: str, opening: Opening) -> NativeWires:
+    """Wires to the other ranks, on all of them at the same time."""
     if transport == "local":
         return ShmWires(opening)
-    layout, mine = opening.lanes.layout, opening.lanes.nics[opening.rank]
+    layout, mine = opening.layout, opening.layout.of_rank[opening.rank]
     if transport == "tcp":
         return TcpWires(opening, [interface_of(layout.nics[number]) for number in mine])
     found = nics_of(layout, opening.rank)
     devices = {place: found[number] for place, number in enumerate(mine) if number in found}
-    network, nics = _network(), RealNics()
+    network = _network()
+    nics: RealNics = QueuePairNics()
     if network:
         numbers = {number: natural(found[number].device)[-1][0] for number in mine if number in found}
         nics = NetworkNics(network, numbers, {number: 8 * layout.nics[number].out_rate for number in mine})

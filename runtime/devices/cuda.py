@@ -19,7 +19,6 @@ from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.gpu_memory import Allocation, allocation_of
 from optcc.runtime.devices.host import Array, Op, dtype_of, name_of
 from optcc.runtime.devices.interop import borrow, demand_alike, stream_pointer
-from optcc.runtime.devices.launches import LINE, THREADS, WIDTHS, Launches, Tickets, launch_function
 
 try:
     import cupy
@@ -31,6 +30,9 @@ except ImportError as missing:
 BLOCK = 2 << 20
 """Memory is taken in multiples of this, for itself: what is registered with a NIC shares no page with anything else."""
 SOURCE = Path(__file__).parent / "kernels" / "fold.cu"
+THREADS, LINE = 256, 128
+"""Threads of a block of the other kernels, each of which works on one word; bytes of a cache line: the first words of a
+fold start one, at the output."""
 LEGACY_STREAM = 1
 """cudaStreamLegacy: waits for, and is waited for by, all streams that are not made non-blocking."""
 
@@ -74,7 +76,6 @@ class Gpu:
         cupy.cuda.Device(index).use()
         self.stream, self.arrivals, self.departures, self.resident = (self.new_stream() for _ in range(4))
         self._kernels: dict[tuple[np.dtype[Any], str, int | None], Any] = {}
-        self._told: tuple[DeviceArray, Tickets] | None = None  # how many blocks have arrived
 
     @contextmanager
     def current(self) -> Iterator[None]:
@@ -201,19 +202,6 @@ class Gpu:
         kernel = self._kernels.get((out.dtype, name, width)) or self._kernel(out.dtype, name, width)
         arguments = (own.address, landed.address, out.address, too, count, head, 0, 0, 0)
         kernel((-(-threads // THREADS),), (THREADS,), arguments, stream=stream)
-
-    def launches(self, dtype: np.dtype[Any], op: Op) -> Launches:
-        """What starts copies, and folds of a type by an operation, on the fold stream from compiled code."""
-        if self._told is None:
-            done = self.pinned(1, np.dtype(np.int64))
-            done[:] = 0
-            self._told = (self.put(np.zeros(1, np.uint32)), Tickets(done))
-        arrived, tickets = self._told
-        copies, folds = (
-            tuple(self._kernel(kind, name, width).ptr for width in WIDTHS)
-            for kind, name in ((np.dtype(np.uint8), "take"), (dtype, str(op)))
-        )
-        return Launches(launch_function(), self.stream.ptr, copies, folds, arrived.address, tickets)
 
     def serve(
         self,

@@ -18,16 +18,6 @@ class CudaMemory:
 
     def __init__(self, gpu: Any) -> None:
         self.gpu = gpu
-        self._rooms: list[DeviceArray] = []
-
-    def room(self, nbytes: int) -> DeviceArray:
-        """Memory that other processes may map, never freed while this one lives, for they may have it mapped still.
-
-        Whoever asks again gets the same, or more: there is one user at a time.
-        """
-        if not self._rooms or self._rooms[-1].nbytes < nbytes:
-            self._rooms.append(self.gpu.empty(max(1, nbytes), BYTE))
-        return self._rooms[-1]
 
     def warm(self, dtype: np.dtype[Any], op: Op) -> None:
         """Compile what a run needs, which takes seconds, and see that it works."""
@@ -42,28 +32,6 @@ class CudaMemory:
         """Memory of its own."""
         array: DeviceArray = self.gpu.empty(count, dtype)
         return array
-
-    def bytes_of(self, array: DeviceArray) -> DeviceArray:
-        """As uint8."""
-        return array.view(BYTE)
-
-    def elements(self, data: DeviceArray, dtype: np.dtype[Any]) -> DeviceArray:
-        """Of another type."""
-        return data.view(dtype)
-
-    def fold(self, op: Op, own: DeviceArray, landed: DeviceArray) -> None:
-        """Enqueued."""
-        self.gpu.fold(op, own, landed)
-
-    def copy(self, out: DeviceArray, source: DeviceArray) -> None:
-        """Enqueued."""
-        self.gpu.copy(out, source)
-
-    def keep(self, array: DeviceArray) -> DeviceArray:
-        """In memory that is used again for what is enqueued after the last use of this copy."""
-        kept: DeviceArray = self.gpu.scratch(array.count, array.dtype)
-        self.gpu.copy(kept, array)
-        return kept
 
     def divide(self, array: DeviceArray, by: int) -> None:
         """Enqueued."""

@@ -16,7 +16,7 @@ DEVICES = ("cpu", "cuda")
 
 
 class Memory(Protocol):
-    """A kind of memory. Arrays are numpy's, or DeviceArrays; their bytes a memoryview, or a DeviceArray of uint8.
+    """A kind of memory. Arrays are numpy's, or DeviceArrays.
 
     Work is done in the order in which it is given, and may be under way yet when a call returns, until `wait`.
     """
@@ -27,26 +27,6 @@ class Memory(Protocol):
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> Any:
         """Uninitialised elements, shape (count,)."""
-        ...
-
-    def bytes_of(self, array: Any) -> Any:
-        """The array's bytes, without a copy; they have a length and slices."""
-        ...
-
-    def elements(self, data: Any, dtype: np.dtype[Any]) -> Any:
-        """The inverse of `bytes_of`."""
-        ...
-
-    def fold(self, op: Op, own: Any, landed: Any) -> None:
-        """own = own op landed."""
-        ...
-
-    def copy(self, out: Any, source: Any) -> None:
-        """out = source."""
-        ...
-
-    def keep(self, array: Any) -> Any:
-        """A copy in memory of its own."""
         ...
 
     def divide(self, array: Any, by: int) -> None:
@@ -73,19 +53,11 @@ class Memory(Protocol):
 class HostMemory:
     """numpy arrays. Everything is done on return."""
 
-    bytes_of = staticmethod(host.bytes_of)
-    elements = staticmethod(host.elements)
-    fold = staticmethod(host.fold)
-    copy = staticmethod(host.copy)
     divide = staticmethod(host.divide)
     empty = staticmethod(host.empty)
 
     def warm(self, dtype: np.dtype[Any], op: Op) -> None:
         """numpy is."""
-
-    def keep(self, array: Array) -> Array:
-        """A copy."""
-        return array.copy()
 
     def staging(self, array: Array) -> Array:
         """The array itself."""
@@ -135,7 +107,7 @@ def check_device(name: str) -> None:
         )
     try:
         count = gpu_memory.gpu_count()
-    except gpu_memory.PathRefusedError as why:
+    except gpu_memory.NoDriverError as why:
         raise InputError(str(why), where=where, expected="a machine with an NVIDIA GPU and its driver") from why
     if not count:
         raise InputError("the driver has no GPU", where=where, expected="one GPU or more", got=0)

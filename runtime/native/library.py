@@ -224,6 +224,7 @@ def declare(lib: Any) -> Any:
         ("optcc_verbs_unregister", c_int, pointer, pointer),
         ("optcc_verbs_fd", c_int, pointer),
         ("optcc_verbs_arm", c_int, pointer),
+        ("optcc_verbs_cut", c_int, pointer, u32, c_int),
         ("optcc_verbs_fault", c_char_p, pointer),
         ("optcc_verbs_look", c_int, pointer, u32, POINTER(VerbsState)),
     ):

@@ -29,9 +29,10 @@ from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
 from optcc.runtime.devices.resident import LentGpuMemory
 from optcc.runtime.errors import TransportError
+from optcc.runtime.messages import Cause
+from optcc.runtime.native.layout import Layout, Rates
+from optcc.runtime.native.lent import Arena
 from optcc.runtime.native.library import (
-    MAX_LANES,
-    MAX_NICS,
     NONE,
     TCP_HANDLE_BYTES,
     TCP_SECRET_BYTES,
@@ -47,23 +48,10 @@ from optcc.runtime.native.library import (
     demand,
     engine_library,
 )
-from optcc.runtime.wires.contract import Cause
-from optcc.runtime.wires.layout import Layout
-from optcc.runtime.wires.lent import Arena
-from optcc.runtime.wires.pacing import Rates
-from optcc.schedule import Schedule
-
-SEGMENT_BYTES = (8 << 10, 256 << 10)
-"""The least and the most that is sent as one: of less, what a segment costs beside its bytes is a tenth of it; more
-keeps a NIC busy, after it is lost or when another row should go first, for longer than it takes to notice."""
-
-PIECES = 2
-"""A row has at least so many segments for each NIC that carries it: who is free takes the next. With 1 an AllReduce on
-servers of which one has lost a NIC took 3 % longer, with 4 1 % (virtual time), and a segment costs what it costs."""
 
 GPU_SEGMENT_BYTES = 256 << 10
-"""The same for memory of GPUs, where each segment is some rounds between the host and the GPU: of a quarter of it, a
-run of 4 ranks at 400 Gb/s took nearly twice as long on an H200."""
+"""What is sent as one of a GPU's memory, where each segment is some rounds between the host and the GPU: with a quarter
+of it, a run of 4 ranks at 400 Gb/s took nearly twice as long on an H200."""
 
 UNDER_WAY = 64 << 20
 """Payloads under way to a rank, at most, in memory."""
@@ -71,83 +59,14 @@ UNDER_WAY = 64 << 20
 RING_BYTES = 5 << 20
 """Of them from one rank to one NIC, at most."""
 
+HEAD_BYTES = 4096
+"""More than what a segment takes beside its payload."""
+
 TOKEN_BYTES = 64
 """In front of the shared memory: what all ranks know of it, so that none takes other memory for it; a cache line."""
 
 PATIENCE_S = 60.0
 """For all wires to be there, from when all ranks have come."""
-
-
-class Lanes:
-    """Which NICs of which ranks are joined, the same on all ranks.
-
-    Attributes
-    ----------
-    nics : by rank, the numbers of its NICs in the layout
-    between : (lower rank, higher one) -> lanes, as (NIC of the lower, NIC of the higher), numbers within their ranks
-    """
-
-    def __init__(self, layout: Layout) -> None:
-        """Raises TransportError where a rank has more NICs than the engine serves."""
-        self.layout = layout
-        self.nics: list[list[int]] = [[] for _ in range(layout.ranks)]
-        for number, port in enumerate(layout.nics):
-            self.nics[port.rank].append(number)
-        if max(map(len, self.nics)) > MAX_NICS:
-            raise TransportError(f"a rank with {max(map(len, self.nics))} NICs: the engine serves up to {MAX_NICS}")
-        self._place = {number: place for mine in self.nics for place, number in enumerate(mine)}
-        self._of_name = {port.name: number for number, port in enumerate(layout.nics)}
-        self.between: dict[tuple[int, int], list[tuple[int, int]]] = {}
-        homes = [layout.wires[flow.wires[0]] for flow in layout.flows]
-        for wire in [*homes, *layout.wires]:  # those that plans use first: there may be too many
-            ends = self._ends(wire.src, wire.dst, wire.out, wire.into)
-            lanes = self.between.setdefault((min(wire.src, wire.dst), max(wire.src, wire.dst)), [])
-            if ends not in lanes and len(lanes) < MAX_LANES:
-                lanes.append(ends)
-
-    def _ends(self, src: int, dst: int, out: int, into: int) -> tuple[int, int]:
-        ends = self._place[out], self._place[into]
-        return ends if src < dst else ends[::-1]
-
-    def of(self, rank: int) -> list[tuple[int, int, int, int]]:
-        """The rank's wires, as (peer, NIC here, NIC there, lane)."""
-        made = []
-        for (low, high), lanes in self.between.items():
-            for lane, (mine, theirs) in enumerate(lanes):
-                if rank == low:
-                    made.append((high, mine, theirs, lane))
-                elif rank == high:
-                    made.append((low, theirs, mine, lane))
-        return made
-
-    def words(self, schedule: Schedule) -> Array:
-        """By route, a bit for each of its lanes; 0, which is all, where one of them was left out."""
-        number = [self._of_name[port.name] for port in schedule.ports]
-        words = np.zeros(len(schedule.routes), np.uint64)
-        for i, route in enumerate(schedule.routes):
-            lanes = self.between[min(route.src, route.dst), max(route.src, route.dst)]
-            ends = [self._ends(route.src, route.dst, number[lane.out], number[lane.into]) for lane in route.lanes]
-            if all(each in lanes for each in ends):
-                words[i] = sum({1 << lanes.index(each) for each in ends})
-        return words
-
-
-def segment_bytes(schedules: Mapping[str, Schedule]) -> int:
-    """The length of segments that suits these schedules, the same on all ranks."""
-    pieces = [
-        length / (PIECES * len(schedule.routes[route].lanes))
-        for schedule in schedules.values()
-        if len(schedule)
-        for route, length in (_longest(schedule),)
-    ]
-    least, most = SEGMENT_BYTES
-    return min(most, max(least, int(max(pieces, default=0.0)) // 1024 * 1024))
-
-
-def _longest(schedule: Schedule) -> tuple[int, int]:
-    """(route, length) of the longest row."""
-    row = int(schedule.length.argmax())
-    return int(schedule.route[row]), int(schedule.length[row])
 
 
 @dataclass(frozen=True)
@@ -161,7 +80,7 @@ class Opening:
     """
 
     rank: int
-    lanes: Lanes
+    layout: Layout
     config: Any
     exchange: Callable[[Any], list[Any]]
     secret: bytes
@@ -169,14 +88,9 @@ class Opening:
     lent: Arena | None
 
     @property
-    def ranks(self) -> int:
-        """How many there are."""
-        return len(self.lanes.nics)
-
-    @property
     def ends(self) -> list[tuple[int, int, int, int]]:
         """This rank's wires, as (peer, NIC here, NIC there, lane)."""
-        return self.lanes.of(self.rank)
+        return self.layout.ends(self.rank)
 
     def of_job(self, job: int) -> Any:
         """The engine's configuration, of a job of this number."""
@@ -190,7 +104,7 @@ def table_of(ends: Sequence[tuple[int, int, int, int]]) -> Any:
 
 
 class NativeWires:
-    """An engine over wires; closed by `close`. `ends` : of each wire, in the engine's order, as `Lanes.of` has them.
+    """An engine over wires; closed by `close`. `ends` : of each wire, in the engine's order, as `Layout.ends` has them.
 
     nics : faults on purpose at this rank's NICs, as `FaultInjector` asks for them
     """
@@ -230,8 +144,9 @@ class PlayedNics:
     away : NIC whose link is down -> until when
     """
 
-    def __init__(self, shm: Any, place: Mapping[int, int], lanes: Lanes) -> None:
-        self._lib, self._shm, self._place, self._lanes = engine_library(), shm, place, lanes
+    def __init__(self, shm: Any, layout: Layout, rank: int) -> None:
+        self._lib, self._shm, self._layout = engine_library(), shm, layout
+        self._place = {number: place for place, number in enumerate(layout.of_rank[rank])}
         self.away: dict[int, float] = {}
         self.bug = ""
 
@@ -270,8 +185,8 @@ class PlayedNics:
 
     def break_path(self, nic: int, far: int) -> None:
         """Likewise what goes between it and one NIC of another rank; both do as well as ever with others."""
-        rank = self._lanes.layout.nics[far].rank
-        there = self._lanes.nics[rank].index(far)
+        rank = self._layout.nics[far].rank
+        there = self._layout.of_rank[rank].index(far)
         demand(self._lib.optcc_shm_dark(self._shm, self._place[nic], rank, there, 1, 1), "a broken path")
 
     def heal(self, nic: int) -> None:
@@ -410,13 +325,36 @@ def _opened(pid: int, fd: int) -> int:
         raise TransportError(what) from error
 
 
+def _joined(layout: Layout) -> tuple[Array, Array]:
+    """How many NICs each rank has, shape (ranks,); which ranks are joined, shape (ranks, ranks)."""
+    joined = np.zeros((layout.ranks, layout.ranks), np.uint8)
+    for low, high in layout.between:
+        joined[low, high] = joined[high, low] = 1
+    return np.array([len(mine) for mine in layout.of_rank], np.uint32), joined
+
+
+def _ring_bytes(layout: Layout, segment_bytes: int) -> int:
+    """Of a ring from one rank to one NIC: of all that lead to a rank, `UNDER_WAY` in sum."""
+    nics, joined = _joined(layout)
+    most_into = max(1, int((joined.sum(axis=0) * nics).max(initial=1)))
+    return min(RING_BYTES, max(4 * (segment_bytes + HEAD_BYTES), UNDER_WAY // most_into)) // 64 * 64
+
+
+def shared_bytes(layout: Layout) -> int:
+    """What all ranks of a machine share, for what is under way between them."""
+    nics, joined = _joined(layout)
+    ring_bytes = _ring_bytes(layout, layout.segment_bytes)
+    config = ShmConfig(ranks=layout.ranks, nics=nics.ctypes.data, joined=joined.ctypes.data, ring_bytes=ring_bytes)
+    return int(engine_library().optcc_shm_bytes(byref(config)))
+
+
 class ShmWires(NativeWires):
     """Between ranks of one machine, over NICs that are played."""
 
     def __init__(self, opening: Opening) -> None:
         """Raises TransportError where memory cannot be shared."""
         self._lib, self.ends = engine_library(), opening.ends
-        lanes, config = opening.lanes, self._config(opening)
+        config = self._config(opening)
         self._memory = SharedMemory(opening, self._lib.optcc_shm_bytes(byref(config)))
         self._shm: Any = c_void_p()
         self.engine = c_void_p()
@@ -429,8 +367,7 @@ class ShmWires(NativeWires):
             self._lent = LentArenas(opening, self._shm)
             engine = opening.of_job(self._memory.job)
             demand(self._lib.optcc_shm_engine(self._shm, engine, byref(self.engine)), "the engine")
-            place = {number: place for place, number in enumerate(lanes.nics[opening.rank])}
-            self.nics = PlayedNics(self._shm, place, lanes)
+            self.nics = PlayedNics(self._shm, opening.layout, opening.rank)
             opening.exchange(None)
             self._memory.seen()
         except BaseException:
@@ -438,23 +375,18 @@ class ShmWires(NativeWires):
             raise
 
     def _config(self, opening: Opening) -> Any:
-        lanes, ranks = opening.lanes, opening.ranks
-        nics = np.array([len(mine) for mine in lanes.nics], np.uint32)
-        joined = np.zeros((ranks, ranks), np.uint8)
-        for low, high in lanes.between:
-            joined[low, high] = joined[high, low] = 1
-        most_into = int((joined.sum(axis=0) * nics).max(initial=1)) or 1
-        whole = opening.config.segment_bytes + 4096
+        layout = opening.layout
+        nics, joined = _joined(layout)
         table = table_of(self.ends)
         out_rates = np.array([rate.out for rate in opening.rates])
         in_rates = np.array([rate.into for rate in opening.rates])
         self._kept = nics, joined, table, out_rates, in_rates
         return ShmConfig(
             rank=opening.rank,
-            ranks=ranks,
+            ranks=layout.ranks,
             nics=nics.ctypes.data,
             joined=joined.ctypes.data,
-            ring_bytes=min(RING_BYTES, max(4 * whole, UNDER_WAY // most_into)) // 64 * 64,
+            ring_bytes=_ring_bytes(layout, opening.config.segment_bytes),
             wires=len(self.ends),
             wire=ctypes.addressof(table),
             out_rates=out_rates.ctypes.data,
@@ -495,13 +427,17 @@ class ShmWires(NativeWires):
 
 
 class RealNics:
-    """Faults on purpose that can be had of NICs that are not played."""
+    """Faults on purpose that can be had of NICs that are not played: none."""
 
     away: Mapping[int, float] = {}
 
     def come_back(self, now: float) -> float:
         """None is away."""
         return math.inf
+
+    def held(self, nic: int) -> dict[int, int]:
+        """Nobody counts what disappears."""
+        return {}
 
     def __getattr__(self, name: str) -> Any:
         if name not in ("cut", "mend", "darken", "heal", "slow", "fail_out", "fail_in", "fail_nic"):
@@ -512,6 +448,18 @@ class RealNics:
             expected="--kill or --pause, which can; or --transport local, whose NICs are played",
             got=name,
         )
+
+
+class QueuePairNics(RealNics):
+    """Faults that any machine can do to its own RDMA NICs: a NIC is cut off by putting its queue pairs into error."""
+
+    def __init__(self) -> None:
+        self.wires: QueuePairWires | None = None
+
+    def cut(self, nic: int, cause: Cause = Cause.PORT, detail: str = "link down") -> None:
+        """All its queue pairs fail, for good; this end says so."""
+        assert self.wires
+        self.wires.cut(nic, cause)
 
 
 class NetworkNics(RealNics):
@@ -558,7 +506,10 @@ class TcpWires(NativeWires):
         self._tcp: Any = c_void_p()
         self.engine = c_void_p()
         config = TcpConfig(
-            rank=opening.rank, ranks=opening.ranks, nics=len(addresses), segment_bytes=opening.config.segment_bytes
+            rank=opening.rank,
+            ranks=opening.layout.ranks,
+            nics=len(addresses),
+            segment_bytes=opening.config.segment_bytes,
         )
         for place, (address, scope) in enumerate(addresses):
             config.address[place].family, config.address[place].scope = address.version, scope
@@ -623,16 +574,19 @@ class QueuePairWires(NativeWires):
     def __init__(self, opening: Opening, devices: Mapping[int, NicAddress], nics: Any) -> None:
         """devices : by place of a NIC in this rank; those that are missing are lost; nics : see NativeWires."""
         self._lib, self.ends, self.nics = engine_library(), opening.ends, nics
+        self._place = {number: place for place, number in enumerate(opening.layout.of_rank[opening.rank])}
+        if isinstance(nics, QueuePairNics):
+            nics.wires = self
         self._verbs: Any = c_void_p()
         self.engine, self._registered = c_void_p(), 0
-        count, table = len(opening.lanes.nics[opening.rank]), table_of(self.ends)
+        count, table = len(opening.layout.of_rank[opening.rank]), table_of(self.ends)
         named = [devices.get(place, NicAddress("missing")) for place in range(count)]
         nic = (VerbsNic * max(1, count))(
             *(VerbsNic(a.device.encode(), a.port, -1 if a.gid_index is None else a.gid_index) for a in named)
         )
         config = VerbsConfig(
             rank=opening.rank,
-            ranks=opening.ranks,
+            ranks=opening.layout.ranks,
             nics=count,
             wires=len(self.ends),
             nic=ctypes.addressof(nic),
@@ -679,6 +633,10 @@ class QueuePairWires(NativeWires):
         if self._registered:
             self._lib.optcc_verbs_unregister(self._verbs, self._registered)
             self._registered = 0
+
+    def cut(self, nic: int, cause: Cause) -> None:
+        """The queue pairs of a NIC, a number of the layout, fail, for good; cause DEVICE: the device with them."""
+        demand(self._lib.optcc_verbs_cut(self._verbs, self._place[nic], cause is Cause.DEVICE), "a cut NIC")
 
     def bug(self) -> str:
         """See NativeWires."""

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from optcc.errors import InputError, OptccError
 from optcc.plans.plan import Plan
-from optcc.runtime.engine.program import Program, program_of
-from optcc.runtime.torch.script import rounds_of, rounds_script, script_of, turns_of
+from optcc.runtime.torch.script import Program, program_of, rounds_of, rounds_script, script_of, turns_of
 from optcc.runtime.torch.walk import GroupWalk, MessageWalk, Walk
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Costs

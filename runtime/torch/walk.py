@@ -8,9 +8,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from optcc.runtime.engine.program import Move
 from optcc.runtime.errors import PeerLostError
-from optcc.runtime.torch.script import Round, Script
+from optcc.runtime.torch.script import Move, Round, Script
 
 WINDOW = 16
 """Receives posted ahead: a message whose receive is posted leaves without asking first (half a round trip saved)."""

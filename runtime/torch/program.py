@@ -1,4 +1,4 @@
-"""One rank's part of a schedule, in the form in which the engine looks things up. Made once, used for every run."""
+"""One rank's part of a schedule, in the form in which walks over torch.distributed look things up."""
 
 from __future__ import annotations
 

@@ -1,20 +1,19 @@
-"""Memory that the ranks of a machine share: what is sent from there need not be copied into a slot.
+"""Memory that the ranks of a machine share: what is sent from there is read where it lies.
 
-The sender says where in its memory a chunk lies, and the receiver folds or copies it from there. So every payload byte
-is read once and written once, by the receiver; by way of a slot it is so twice.
+The sender says where in its memory a segment lies, and the receiver folds or copies it from there. So every payload
+byte is read once and written once, by the receiver; by way of a ring it is so twice.
 
 What makes it safe:
 
 * A rank writes into what it has sent only when the transfer has finished at its destination: a schedule's dependencies
   say so, and the verifier demands it (`simulation.verifier`, "changes them while ... may still be sending them").
-* A chunk is acknowledged when its bytes have been read, and a lingering operation ends when all its chunks have been
-  acknowledged (`Engine`). So its caller gets the buffer back when nobody reads it any more: from a call that waits
-  when it returns, from one that does not when its handle is done. Until then the operation holds the array, so that
-  its place is not given to another one.
-* A sender that gives up says so in a word of the receiver's memory before it returns (`Slots.withdraw`); the receiver
-  looks at that word after it has read.
+* A segment is acknowledged when its bytes have been read, and an operation ends when all its segments have been
+  acknowledged. So its caller gets the buffer back when nobody reads it any more: from a call that waits when it
+  returns, from one that does not when its handle is done. Until then the operation holds the array, so that its place
+  is not given to another one.
+* What a rank that gives up had lent is read no more: `native/wires_shm.c` says how.
 
-The memory is anonymous, as that of slots, and stays while anybody has it mapped: bytes that a dead rank has lent can
+The memory is anonymous, as that of rings, and stays while anybody has it mapped: bytes that a dead rank has lent can
 still be read.
 """
 
@@ -38,7 +37,7 @@ from optcc.runtime.forks import own
 class Arena:
     """Memory of this rank that the other ranks of its machine can read; arrays are allocated in it.
 
-    A place in it is one number, so a chunk's slot can say where the chunk lies, whichever array it is of.
+    A place in it is one number, whichever array it is of.
 
     limit : bytes of all arrays together, each in whole pages. Addresses are reserved with the first array; an array's
         memory is allocated with it, and given back when the array and all views of it are gone
@@ -132,30 +131,3 @@ def _pages(nbytes: int) -> int:
 
 def _too_little(nbytes: int) -> str:
     return f"too little memory for a buffer: {nbytes / 2**20:.3g} MiB of memory that ranks share"
-
-
-class FarArena:
-    """Another rank's arena, to be read: mapped as soon as it has memory, so that a rank that lends nothing takes none
-    of this one's addresses. Closes `fd` with itself, or when it is mapped."""
-
-    def __init__(self, fd: int) -> None:
-        self._fd, self.bytes = fd, memoryview(b"")
-        if os.fstat(fd).st_size:
-            self.map()
-
-    def map(self) -> None:
-        """Something is lent from it. Raises TransportError where it cannot be mapped."""
-        if self.bytes:
-            return
-        try:
-            self.bytes = memoryview(mmap.mmap(self._fd, 0, prot=mmap.PROT_READ))
-        except (OSError, ValueError) as error:
-            raise TransportError(f"what another rank has lent cannot be mapped (ulimit -v): {error}") from error
-        finally:
-            self.close()
-
-    def close(self) -> None:
-        """Let go of what is not mapped; what is goes with the last who has it."""
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
