@@ -200,7 +200,6 @@ def test_the_reference_describes_every_command(site: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(900)  # half a minute on an idle machine
-@pytest.mark.usefixtures("compiled")  # else the first use on a machine has a line of its own
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_commands_print_what_the_page_says(page: Path, tmp_path: Path) -> None:
     """Where only figures moved: make docs-commands, then read the diff."""
