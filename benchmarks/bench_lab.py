@@ -10,7 +10,6 @@ import contextlib
 import json
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -26,7 +25,6 @@ from benchmarks.pages import parser, write
 from optcc.errors import InputError
 from optcc.planner.search import Candidate, candidate_families, try_depths
 from optcc.plans.plan import Plan
-from optcc.runtime.verbs import backlog
 from optcc.schedule import Schedule
 from optcc.schedule.recipe import Recipe
 from optcc.simulation.simulator import Service, simulate
@@ -35,7 +33,7 @@ from optcc.values.cluster import Cluster, Nic, Server
 from optcc.values.units import format_seconds, format_size
 
 NICS = 2  # of a server
-PACKET = 4096 + backlog.PACKET_BYTES
+PACKET = 4096 + 58
 HEADERS = Fraction(PACKET, 4096)
 """Bytes on the wire for each of payload: Ethernet, IPv4, UDP, transport header and checksum around 4096 bytes."""
 
@@ -52,7 +50,6 @@ SMALL, FEW = 1 << 14, 0.2
 part of all, were 2.4 to 4 % over their prediction."""
 
 WITHIN = 0.02
-SLOT_BYTES = 1 << 18
 FINALISTS = 8
 """Of so many candidates, the first when receivers serve stripes, the first is taken when they serve packets."""
 
@@ -203,7 +200,6 @@ def main() -> int:
     asked.add_argument("--repeat", type=int, default=3, help="timed runs of each; now and then one is 1 % slower")
     asked.add_argument("--only", default="", help="cases whose name contains this; writes no page")
     asked.add_argument("--limit", type=int, default=2400, help="seconds for the whole lab")
-    asked.add_argument("--path", choices=("compiled", "python"), default="compiled", help="what handles chunks")
     asked.add_argument("--resume", action="store_true", help="keep what an earlier run of the same plans has left")
     options = asked.parse_args()
     outcomes = [Outcome(case) for case in CASES if options.only in case.name]
@@ -212,10 +208,10 @@ def main() -> int:
     for outcome in outcomes:
         outcome.runs = done.get(outcome.key, {})
     if todo := [outcome for outcome in outcomes if not outcome.runs]:
-        run(todo, options.share, options.repeat, options.limit, options.path == "compiled")
+        run(todo, options.share, options.repeat, options.limit)
     done |= {outcome.key: outcome.runs for outcome in outcomes if outcome.runs}
     known.write_text(json.dumps(done), encoding="utf-8")
-    text = page(outcomes, options.path == "compiled")
+    text = page(outcomes)
     if options.only:
         print(text)
     else:
@@ -223,7 +219,7 @@ def main() -> int:
     return 1 if any(outcome.misses() for outcome in outcomes) else 0
 
 
-def run(outcomes: Sequence[Outcome], share: Path, repeat: int, limit: int, compiled: bool = False) -> None:
+def run(outcomes: Sequence[Outcome], share: Path, repeat: int, limit: int) -> None:
     """All cases in one lab; fills in `runs` or `error`."""
     share.mkdir(parents=True, exist_ok=True)
     job = []
@@ -231,7 +227,7 @@ def run(outcomes: Sequence[Outcome], share: Path, repeat: int, limit: int, compi
         files = {name: f"{i}-{name}.plan" for name in outcome.plans}
         for name, plan in outcome.plans.items():
             (share / files[name]).write_bytes(plan.to_bytes())
-        job.append({"rates": outcome.case.nic_rates, "plans": files, "repeat": repeat, "slot_bytes": SLOT_BYTES})
+        job.append({"rates": outcome.case.nic_rates, "plans": files, "repeat": repeat})
     (share / "job.json").write_text(json.dumps(job), encoding="utf-8")
     results = share / "job.out.json"
     results.unlink(missing_ok=True)
@@ -246,9 +242,7 @@ def run(outcomes: Sequence[Outcome], share: Path, repeat: int, limit: int, compi
         str(limit),
         "--results",
         str(share),
-        *(("--packages", sysconfig.get_path("purelib")) if compiled else ()),
         "--",
-        *(("env", "PYTHONPATH=/optcc:/packages", "OPTCC_PATH=compiled") if compiled else ()),
     ]
     status = subprocess.run([*command, "python3", "-m", "lab.allreduce", "job.json"], check=False).returncode
     found = json.loads(results.read_text(encoding="utf-8")) if results.exists() else []
@@ -259,7 +253,7 @@ def run(outcomes: Sequence[Outcome], share: Path, repeat: int, limit: int, compi
             outcome.error = found[i]["error"] if i < len(found) else f"the lab ended with status {status} before it"
 
 
-def page(outcomes: Sequence[Outcome], compiled: bool) -> str:
+def page(outcomes: Sequence[Outcome]) -> str:
     """The document."""
     misses = [miss for outcome in outcomes for miss in outcome.misses()]
     lines = [
@@ -267,7 +261,6 @@ def page(outcomes: Sequence[Outcome], compiled: bool) -> str:
         "",
         "Made by `make bench-lab`: real bytes over real queue pairs between shaped soft-RoCE NICs.",
         "Each rank is a process with two NICs; the data is float32.",
-        f"Chunks go by {'compiled code' if compiled else 'Python'}.",
         "Time is the lab's virtual time ([lab.md](lab.md)), which repeats to the microsecond.",
         "The first NIC of each degraded server is dead (the server keeps 1/2) or has half its rate (3/4).",
         "The bound counts packet headers: it is multiplied by 4154/4096.",

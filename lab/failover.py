@@ -1,351 +1,139 @@
-"""The matrix of faults over queue pairs, many times over: `make failover-verbs` runs this inside and keeps its page.
+"""Faults over queue pairs, counted: `make failover-verbs` runs this inside and keeps its page.
 
-Rows and cuts are those of the tests; here every run is counted, and times from the cut to the flow's first chunk on
-another wire are collected by what noticed the loss. In virtual time they repeat to the microsecond. It may be stopped,
-and goes on when it is called again.
+Kinds come in turns, each at a random moment of a collective, as in tests/verbs/test_native_session.py; then another one
+must be right. In virtual time all of it repeats to the microsecond.
 """
 
 from __future__ import annotations
 
 import argparse
-import hashlib
-import json
 import os
+import random
 import sys
 import traceback
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from statistics import median
 
 from lab import network
 from lab.allreduce import Forked
-from optcc.machine.workers import processes
-from optcc.runtime.wires.contract import Cause
-from tests import failover_cuts, failover_runs
-from tests.failover_cuts import KINDS
-from tests.failover_matrix import ROWS
+from optcc.runtime.control import launch
+from optcc.runtime.control.fault_injection import KINDS as MEANT
+from optcc.runtime.control.launch import Collective, Session
+from optcc.runtime.control.links import GRACE_S, SUSPECT_S
+from optcc.runtime.messages import Strike
 from tests.failover_runs import InconclusiveError
-from tests.verbs import test_failover as verbs
-from tests.verbs.jobs import PATIENT, Jobs
+from tests.test_failover_session import STALL_S, Scene, check, ended, ends, strike_of
+from tests.verbs.test_native_session import KINDS, SHAPES, job, over_devices, prepare
+
+TOLD = ("nic down", "lost")
+"""Notes that say that a NIC, or a wire of it, is left."""
 
 
-class GroupCounts:
-    """Runs of one line of the table, those whose fault missed, those that lost, doubled or hung; the latest proof."""
+@dataclass
+class Counts:
+    """What has come of one kind of fault. told : how it was noticed first, and how many seconds after it."""
 
-    def __init__(self, proof: str = "") -> None:
-        self.runs = self.missed = self.wrong = 0
-        self.proof = proof
+    runs: int = 0
+    missed: int = 0
+    ended: int = 0
+    wrong: int = 0
+    told: list[tuple[str, float]] = field(default_factory=list)
 
-    def one(self, what: Callable[[], Any]) -> Any:
-        """Count a run; its result, or None."""
-        self.runs += 1
-        network.whole()
-        try:
-            return what()
-        except InconclusiveError:
-            self.missed += 1
-        except Exception:
-            self.wrong += 1
-            traceback.print_exc()
-        return None
-
-    def line(self, row: str, fault: str) -> str:
+    def row(self, kind: str) -> str:
         """Of the table."""
         losses = f"**{self.wrong}**" if self.wrong else "0"
-        return f"| {row} | {fault} | verbs | {self.runs} | {self.missed} | {losses} | {self.proof} |"
+        cells = [kind, MEANT[kind], str(self.runs), str(self.missed), str(self.ended), losses]
+        return f"| {' | '.join(cells)} |"
 
 
-class Book:
-    """What has been run, kept in a file as it grows: a run that was stopped goes on where it was.
-
-    Of other sources or options it starts anew.
-    """
-
-    def __init__(self, path: Path, key: str) -> None:
-        self._path, fresh = path, {"key": key, "lines": {}, "wrong": 0, "cuts": {}}
-        kept = json.loads(path.read_text(encoding="utf-8")) if path.exists() else fresh
-        self.value: dict[str, Any] = kept if kept["key"] == key else fresh
-
-    def save(self) -> None:
-        """After every line and every cut."""
-        new = self._path.with_suffix(".new")
-        new.write_text(json.dumps(self.value), encoding="utf-8")
-        new.replace(self._path)
-
-    def line(self, name: str, make: Callable[[], tuple[GroupCounts, str]]) -> str:
-        """A line of the table, made unless it is here."""
-        if name not in self.value["lines"]:
-            tally, self.value["lines"][name] = make()
-            self.value["wrong"] += tally.wrong
-            self.save()
-        print(self.value["lines"][name], flush=True)
-        return str(self.value["lines"][name])
+def first_told(done: Collective, strike: Strike) -> tuple[str, float] | None:
+    """How the loss was noticed first, and how many seconds after the strike; None: it was not."""
+    struck = next(note.at for note in done.notes if note.kind == "struck")
+    about = (note for note in done.notes if strike.nic in (note.nic, note.far) and note.at >= struck)
+    first = next((note for note in about if note.kind in TOLD), None)
+    return (first.cause, first.at - struck) if first else None
 
 
-def sources(*options: object) -> str:
-    """A digest of everything that a run depends on."""
-    digest = hashlib.sha256(repr(options).encode())
-    for folder in ("runtime", "optcc", "lab", "tests"):
-        for path in sorted(Path(folder).rglob("*.py")):
-            digest.update(path.read_bytes())
-    return digest.hexdigest()[:16]
+def one(kind: str, seed: int, counts: Counts) -> None:
+    """A strike in a session of its own; what comes of it goes into `counts`."""
+    draw = random.Random(seed)
+    ranks, nics = draw.choice(SHAPES)
+    scene = over_devices(Scene(ranks, nics, (strike_of(kind, draw, ranks, nics, ()),), (False,)))
+    (strike,) = scene.strikes
+    counts.runs += 1
+    try:
+        prepare(network, scene)
+        with Session(job(scene, []), stall_s=STALL_S) as session:
+            if ends([strike], nics):
+                hit = ended(session, strike)
+                counts.ended += hit
+                counts.missed += not hit
+                return
+            done = session.run("it", [strike])
+            assert all(session.run("it").exact), "a wrong result after it"
+            check(strike, done)
+            if found := first_told(done, strike):
+                counts.told.append(found)
+    except InconclusiveError:
+        counts.missed += 1
+    except Exception:
+        counts.wrong += 1
+        print(f"seed {seed}: {scene}", flush=True)
+        traceback.print_exc()
 
 
-def prepared() -> None:
-    """NICs at the rate of the tests' jobs."""
-    for nic in range(8):
-        network.rate(nic, 8 * verbs.RATE)
+def page(found: Mapping[str, Counts]) -> str:
+    """The document."""
+    runs, missed = sum(each.runs for each in found.values()), sum(each.missed for each in found.values())
+    wrong = sum(each.wrong for each in found.values())
+    lines = [
+        "# What a collective survives over queue pairs",
+        "",
+        "Made by `make failover-verbs` in the lab ([lab.md](lab.md)): links and packets are really disturbed,"
+        " in virtual time.",
+        f"{runs} runs of 2 and 4 ranks with 1 to 3 NICs, a process per rank; {missed} strikes met nothing, and say"
+        f" nothing; {wrong} results were wrong, missing, or came too late.",
+        "Where a strike leaves a rank no way to another, the run ends, and all ranks that live say the same of it.",
+        "",
+        "| fault | what it does | runs | met nothing | ended the run | losses |",
+        "|---|---|---|---|---|---|",
+        *(each.row(kind) for kind, each in found.items()),
+        "",
+        "## From the strike to the first wire that is left",
+        "",
+        f"A wire that moves nothing is doubted after {SUSPECT_S:g} s, and left when others have answered for"
+        f" {GRACE_S:g} s more; both are longer where NICs are slow ([native-engine.md](native-engine.md)).",
+        "A fault that another wire's answers make good is not noticed, and is not here.",
+        "",
+        "| fault | noticed by | times | median | worst |",
+        "|---|---|---|---|---|",
+    ]
+    for kind, each in found.items():
+        for cause in sorted({cause for cause, _ in each.told}):
+            lines.append(f"| {kind} | {cause} | {times([s for by, s in each.told if by == cause])} |")
+    return "\n".join([*lines, ""])
 
 
-PROCESSES: Mapping[str, tuple[str, str, list[Callable[[], None]]]] = {
-    "8": (
-        "a process that does nothing for 2.5 deadlines",
-        "its note; the run took as long; no flow moved",
-        [lambda: verbs.test_row08_a_paused_process_is_healthy(network)],
-    ),
-    "11": (
-        "two servers lose NICs at once, then a new plan",
-        "notes of both strikes; the lost NICs carry nothing in the next collective",
-        [lambda: verbs.test_row11_all_ranks_run_the_same_plan_next(network)],
-    ),
-    "13": (
-        "device fatal, post refused, queue pairs in error, one-way losses, black hole; new address; killed; a bug",
-        "notes of the strikes, causes of the moves; the same text on every rank",
-        [
-            *(
-                lambda kind=kind: verbs.test_row13_what_a_nic_may_do_in_processes(network, kind)  # type: ignore[misc]
-                for kind in verbs.NIC_KINDS
-            ),
-            lambda: verbs.test_row13_an_address_that_changes_after_a_flap(network),
-            *(
-                lambda end=end: verbs.test_row13_an_end_is_the_same_on_every_rank(network, *end)  # type: ignore[misc]
-                for end in verbs.ENDS
-            ),
-        ],
-    ),
-    "15": (
-        "a NIC at a quarter of its rate",
-        "its note; the probes measure a quarter",
-        [lambda: verbs.test_row15_a_slow_nic_is_planned_for_and_not_left(network)],
-    ),
-}
+def times(seconds: Sequence[float]) -> str:
+    """Cells: how many, the median, the worst."""
+    return f"{len(seconds)} | {1000 * median(seconds):.1f} ms | {1000 * max(seconds):.1f} ms"
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cuts", type=int, default=200, help="randomised cuts that hit")
-    parser.add_argument("--failovers", type=int, default=1000)
-    parser.add_argument("--times", type=int, default=3, help="runs of each variant of a row")
-    parser.add_argument("--compiled", action="store_true", help="chunks by compiled code: rows and cuts, as a section")
+    parser.add_argument("--strikes", type=int, default=200)
     options = parser.parse_args()
-    processes.start_rank = Forked  # type: ignore[assignment]
-    failover_runs.nested = verbs.leaf  # type: ignore[assignment]
-    failover_cuts.TIMEOUTS = verbs.CUTS
-    results = Path("/results")
-    if options.compiled:
-        return by_compiled_code(options, results)
-    book = Book(results / "failover.json", sources(options.failovers, options.times))
-    lines = head(options.times)
-    for number in ROWS:
-        lines.append(book.line(str(number), lambda number=number: of_row(number, options)))  # type: ignore[misc]
-    for name in PROCESSES:
-        lines.append(book.line(f"{name}p", lambda name=name: in_processes(name)))  # type: ignore[misc]
-    cuts = list(randomised(options.cuts, book))
-    wrong = book.value["wrong"] + sum("wrong" in cut for cut in cuts)
-    lines += ["", *page_of(cuts), ""]
-    (results / "failover.md").write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines), flush=True)
-    return 1 if wrong else 0
-
-
-def by_compiled_code(options: argparse.Namespace, results: Path) -> int:
-    """The section of rows and cuts whose chunks go by compiled code; exit status."""
-    from optcc.runtime.compiled.choice import ChunkPath, warm
-    from tests import compiled_rig
-    from tests.failover_rig import Rig
-    from tests.verbs.test_compiled import CASES
-
-    warm(ChunkPath("compiled", over="verbs"))
-    Rig.engine = compiled_rig.engine  # type: ignore[method-assign]
-    book = Book(results / "compiled.json", sources(options.failovers, options.times))
-    variants = {number: tuple(how for row, how in CASES if row == number) for number in ROWS}
-    rows = [
-        book.line(str(number), lambda number=number: of_row(number, options, variants))  # type: ignore[misc]
-        for number in ROWS
-    ]
-    cuts = list(randomised(options.cuts, book))
-    lines = [
-        "## Chunks by compiled code",
-        "",
-        "The same rows and cuts, where compiled code posts and folds the chunks and polls the completions.",
-        "It returns after every chunk, so that a fault strikes after any.",
-        "Left out is one of row 2's variants, a window of one chunk: the acknowledgement has come when code returns.",
-        f"Every other variant of a row was run {'once' if options.times == 1 else f'{options.times} times'}.",
-        "",
-        *TABLE,
-        *rows,
-        "",
-        *summary_of(cuts),
-        "",
-    ]
-    (results / "compiled.md").write_text("\n".join(lines), encoding="utf-8")
-    print("\n".join(lines), flush=True)
-    return 1 if book.value["wrong"] + sum("wrong" in cut for cut in cuts) else 0
-
-
-TABLE = [
-    "| row | fault | transport | runs | inconclusive | losses | what proved the fault (one of the runs) |",
-    "|---|---|---|---|---|---|---|",
-]
-
-
-def head(times: int) -> list[str]:
-    """Of the page."""
-    heals = ", ".join(f"{how['heals'] * how['retry_s'] / verbs.GIVES_UP_S:.2f}" for how in verbs.VARIANTS[3])
-    return [
-        "# What a collective survives over queue pairs",
-        "",
-        "Made by `make failover-verbs` in the lab ([lab.md](lab.md)): links, packets and queue pairs are really"
-        " disturbed, in virtual time.",
-        "[failover.md](failover.md) explains the rows; row 12 concerns the pure machines only.",
-        "A run without proof that its fault hit is inconclusive.",
-        f"Every variant of a row was run {'once' if times == 1 else f'{times} times'}.",
-        f"Row 3's flaps heal after {heals} of the time in which "
-        f"the NIC's retries are over, {1000 * verbs.GIVES_UP_S:.0f} ms there.",
-        "",
-        *TABLE,
-    ]
-
-
-def of_row(
-    number: int, options: argparse.Namespace, variants: Mapping[int, tuple[Mapping[str, Any], ...]] = verbs.VARIANTS
-) -> tuple[GroupCounts, str]:
-    """All runs of a row of the matrix."""
-    tally, row = GroupCounts(), ROWS[number]
-    for how in variants[number][:1] if number == 16 else variants[number] * options.times:
-        given = {"failovers": options.failovers} if number == 16 else how
-        jobs = Jobs(network, verbs.SETTINGS.get(number, PATIENT))
-        tally.proof = tally.one(lambda jobs=jobs, given=given: row.run(jobs, **given)) or tally.proof
-    return tally, tally.line(str(number), row.fault)
-
-
-def in_processes(name: str) -> tuple[GroupCounts, str]:
-    """All runs of what needs processes."""
-    fault, proof, runs = PROCESSES[name]
-    tally = GroupCounts(proof)
-    for run in runs:
-        tally.one(lambda run=run: (prepared(), run()))
-    return tally, tally.line(name, f"{fault} (a process per rank)")
-
-
-def randomised(count: int, book: Book) -> Iterator[Mapping[str, Any]]:
-    """So many cuts that have hit, or done harm; those that miss are told too, and replaced."""
-    seed = useful = 0
-    while useful < count:
-        if str(seed) not in book.value["cuts"]:
-            book.value["cuts"][str(seed)] = one_cut(seed)
-            book.save()
-        cut = book.value["cuts"][str(seed)]
-        useful += "missed" not in cut
-        seed += 1
-        yield cut
-
-
-def one_cut(seed: int) -> dict[str, Any]:
-    """What a cut has shown, as JSON."""
-    tally = GroupCounts()
-    hit = tally.one(lambda: failover_cuts.cut(Jobs(network), seed))
-    if not hit:
-        print(f"cut {seed}: {'missed' if tally.missed else 'WRONG'}", flush=True)
-        return {"missed": seed} if tally.missed else {"wrong": seed}
-    print(f"cut {seed}: {', '.join(hit.kinds)}", flush=True)
-    return {
-        "kinds": hit.kinds,
-        "moved": hit.moved,
-        "waited": hit.waited,
-        "replayed": hit.replayed,
-        "messages": hit.messages,
-        "folding": hit.folding,
-    }
-
-
-def summary_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """How many have hit, what, and what has become of it."""
-    hits = [cut for cut in cuts if "kinds" in cut]
-    struck = Counter(KINDS[kind] for cut in hits for kind in cut["kinds"])
-    wrong, missed = (sum(what in cut for cut in cuts) for what in ("wrong", "missed"))
-    return [
-        f"{len(hits) + wrong} runs in which the fault hit (of seeds 0 to {len(cuts) - 1}; "
-        f"{missed} have missed, and say nothing).",
-        f"{wrong} have lost or doubled an element or hung.",
-        f"{sum(len(cut['moved']) for cut in hits)} flows moved off a NIC that was struck,"
-        f" {sum(cut['replayed'] for cut in hits) / 1024:.0f} KiB were sent again.",
-        "",
-        "| struck | times |",
-        "|---|---|",
-        *(f"| {kind} | {count} |" for kind, count in struck.items()),
-    ]
-
-
-def page_of(cuts: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The cuts, and how long they were felt."""
-    hits = [cut for cut in cuts if "kinds" in cut]
-    timeouts = failover_cuts.TIMEOUTS
-    calm = [cut for cut in hits if cut["messages"]]
-    prompt = [cut for cut in calm if not cut["folding"]]
-    two = [cut for cut in prompt if len(cut["kinds"]) > 1]
-    return [
-        "## Randomised cuts",
-        "",
-        *summary_of(cuts),
-        "",
-        "## From the cut to resumed",
-        "",
-        f"Virtual time: progress {timeouts.progress:g} s, grace {timeouts.grace:g} s, a question repeated after"
-        f" {1000 * timeouts.first:g} ms at first and at most {timeouts.answer:g} s.",
-        "A NIC gives up by itself only after 30 s, so that nothing hides behind that.",
-        "",
-        f"From the strike to the flow's first chunk on another wire, in the {len(prompt) - len(two)} runs that lose no"
-        " message, fold at once, and have one NIC struck.",
-        "A black hole's stated deadline is progress and grace together, "
-        f"{1000 * (timeouts.progress + timeouts.grace):.0f} ms from the strike, for all flows that ever come upon it:",
-        "",
-        *table([(cause, s) for cut in prompt if cut not in two for cause, s in cut["moved"]]),
-        "",
-        f"In the {len(two)} others, in which two NICs are struck.",
-        "A second black hole has a deadline of its own, which may begin when flows come upon it that had waited"
-        " for the first:",
-        "",
-        *table([(cause, s) for cut in two for cause, s in cut["moved"]]),
-        "",
-        f"In the {len(calm) - len(prompt)} runs that lose no message and in which a fold takes 1 ms,"
-        " whatever its size.",
-        "Ranks fold all that has come before they hear of anything else:",
-        "",
-        *table([(cause, s) for cut in calm if cut["folding"] for cause, s in cut["moved"]]),
-        "",
-        "How long a flow had nothing come through before it moved, in all these:",
-        "",
-        *table([(cause, s) for cut in calm for cause, s in cut["waited"] if cause == Cause.PROGRESS]),
-        "",
-        f"From the strike, in the {len(hits) - len(calm)} runs that lose 30 % of their messages, double and delay"
-        " others, by up to 50 ms.",
-        "Questions, notices and probes are repeated, the first time soon:",
-        "",
-        *table([(cause, s) for cut in hits if not cut["messages"] for cause, s in cut["moved"]]),
-    ]
-
-
-def table(found: Sequence[tuple[str, float]]) -> list[str]:
-    """By what noticed the loss."""
-    lines = ["| noticed by | flows | median | 9 of 10 within | worst |", "|---|---|---|---|---|"]
-    for cause in Cause:
-        times = sorted(seconds for by, seconds in found if by == cause)
-        if times:
-            figures = (times[len(times) // 2], times[-(-9 * len(times) // 10) - 1], times[-1])
-            lines.append(f"| {cause} | {len(times)} | " + " | ".join(f"{1000 * t:.1f} ms" for t in figures) + " |")
-    return lines
+    launch.start_rank = Forked  # type: ignore[assignment]
+    found = {kind: Counts() for kind in KINDS}
+    for seed in range(options.strikes):
+        kind = KINDS[seed % len(KINDS)]
+        one(kind, seed, found[kind])
+        Path("/results/failover.md").write_text(page(found), encoding="utf-8")  # what is done stays, whatever comes
+        print(f"{seed + 1} of {options.strikes}: {kind}", flush=True)
+    print(page(found), flush=True)
+    return 1 if any(each.wrong for each in found.values()) else 0
 
 
 if __name__ == "__main__":

@@ -36,13 +36,9 @@ _TROUBLES = (
 )
 """Counters of soft-RoCE that stand still while every packet arrives, in order and once."""
 
-_OPCODES = {  # first byte of the transport header, value and mask: InfiniBand specification, volume 1, table 35 (RC)
+_OPCODES = {  # first byte of the transport header, value and mask: InfiniBand specification, volume 1, table 35
     "all": ("0x00 0x00",),
-    "data": (
-        "0x06 0xfe",
-        "0x08 0xfe",
-        "0x0a 0xfe",
-    ),  # RDMA WRITE first, middle, last, last with immediate, only
+    "data": ("0x00 0xfc", "0x04 0xfe", "0x06 0xfe", "0x08 0xfc", "0x64 0xfe"),  # sends, RDMA WRITEs; datagrams
     "acks": ("0x0d 0xff", "0x0e 0xfe", "0x10 0xfe"),  # RDMA READ responses, acknowledgements
 }
 

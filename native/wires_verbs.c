@@ -881,6 +881,9 @@ static int load(struct optcc_verbs *v)
             return because(OPTCC_BAD, "%s has no %s: expected rdma-core's library", name, found[i].name);
         memcpy(found[i].into, &function, sizeof function);
     }
+    if (getenv("PLAYED_FABRIC") && !dlsym(library, "played_get")) /* real NICs would be taken for played ones */
+        return because(OPTCC_BAD, "%s is not the played one, though PLAYED_FABRIC is set: expected the environment that "
+                                  "`optcc fabric env` prints", name);
     return OPTCC_OK;
 }
 

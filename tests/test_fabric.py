@@ -129,16 +129,22 @@ def test_devices_are_those_of_the_host(fabric: PlayedFabric) -> None:
         assert done.stdout.strip() == str([(f"mlx5_{i}", *seen, True) for i, seen in enumerate(expected)])
 
 
-def test_a_fabrics_environment_without_its_library_is_refused(fabric: PlayedFabric) -> None:
+def test_a_fabrics_environment_without_its_library_is_refused(fabric: PlayedFabric, tmp_path: Path) -> None:
+    """The NICs of its folder would be looked for among real ones."""
+    topology = tmp_path / "two.yaml"
+    servers = [{"name": f"server{i}", "nics": [{"name": f"mlx5_{i}", "rate": "1Gb/s"}]} for i in range(2)]
+    topology.write_text(f"optcc: 1\nservers: {json.dumps(servers)}\n")
     env = {**os.environ, **fabric.env(0)}
-    env["LD_LIBRARY_PATH"] = ""
-    done = subprocess.run(
-        [sys.executable, "-c", "import optcc.runtime.verbs.binding"], env=env, capture_output=True, text=True,
-        timeout=60, check=False, cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode != 0
-    assert "libibverbs.so.1" in done.stderr
-    assert "is not the played one" in done.stderr or "cannot be loaded" in done.stderr
+    command = [sys.executable, "-m", "optcc", "run", str(topology), "--transport", "verbs", "--size", "64KiB"]
+
+    def run(path: str) -> subprocess.CompletedProcess[str]:
+        env["LD_LIBRARY_PATH"] = path
+        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False, cwd=ROOT)
+
+    refused = run("")
+    assert refused.returncode != 0
+    assert "is not the played one" in refused.stderr or "cannot be loaded" in refused.stderr
+    assert run(str(library())).returncode == 0, "with it, it runs"
 
 
 def test_a_fabric_is_changed_and_looked_at(fabric: PlayedFabric) -> None:
@@ -191,7 +197,7 @@ def test_a_ring_that_nobody_who_keeps_to_the_rules_wrote_is_not_believed(tmp_pat
     """The far end's frame says that it is longer than it can be: the queue pair is in error, the process goes on."""
     script = """
 import glob, mmap, os, struct, sys, time
-from optcc.runtime.verbs import structs
+from tests.verbs import libibverbs as verbs
 from tests.verbs.contract_rig import End
 from optcc.machine.rdma import rdma_ports
 a, b = ends = [End(port.address()) for port in rdma_ports()[:2]]
@@ -205,7 +211,7 @@ struct.pack_into("<BBHIII", frame, 0, int(sys.argv[1]), 3, 0, a.number, 77, int(
 ring[4096:4160] = bytes(frame)
 ring[0:8] = struct.pack("<Q", int(sys.argv[3]))
 assert b.wait(1)[0][:2] == (3, 5), "flushed"
-assert b.state() == structs.QPS_ERR and 1 in b.events()
+assert b.state() == verbs.QPS_ERR and 1 in b.events()
 for end in ends: end.close()
 """
     for kind, length, head in ((1, 2**31, 64), (99, 0, 64), (1, 5000, 64), (1, 0, 2**40), (1, 0, 63)):
@@ -361,7 +367,7 @@ GPU_USER = """
 import os, signal, sys
 from optcc.machine.rdma import rdma_ports
 from tests.verbs.contract_rig import ALL, End, GpuBytes
-from optcc.runtime.verbs.binding import VerbsError, call, make
+from tests.verbs.libibverbs import VerbsError, make
 def children():
     return open(f"/proc/self/task/{os.getpid()}/children").read().split()
 end = End(rdma_ports()[0].address())

@@ -15,10 +15,24 @@ from typing import Any
 
 import pytest
 
+from optcc.machine.rdma import NicAddress, rdma_ports
+
 VIRTUAL_TIME = os.environ.get("OPTCC_LAB") == "virtual"
 """Whether times may be asserted."""
 PACKAGES = Path("/packages")
 """Where `lab/run.sh --packages` puts what the command line needs and the guest lacks."""
+
+
+def addresses() -> list[NicAddress]:
+    """Of all of the lab's NICs, or played ones, as they are now: a test may have changed some."""
+    found = {port.device: port.address() for port in rdma_ports()}
+    return [address for i in range(len(found)) if (address := found[f"rxe{i}"]) is not None]
+
+
+def command_environment(**more: str) -> dict[str, str]:
+    """Of processes that run the command line, or what needs as much."""
+    return {**os.environ, "PYTHONPATH": f"{os.getcwd()}:{PACKAGES}", "COLUMNS": "200", **more}
+
 
 needs_virtual_time = pytest.mark.skipif(
     not VIRTUAL_TIME, reason="asserts times, which only the lab's virtual clock makes exact (LAB=1 make test-verbs)"
@@ -33,44 +47,25 @@ def needs_package(name: str) -> pytest.MarkDecorator:
     )
 
 
-@pytest.fixture(scope="session")
-def compiled() -> None:
-    """Compiled code is ready, before ranks are forked."""
-    pytest.importorskip("numba", reason="numba of .venv (make setup; LAB=1 make test-verbs)")
-    from optcc.runtime.compiled.choice import ChunkPath, warm
-
-    warm(ChunkPath("compiled", over="verbs"))
-
-
 PLAYED_NICS = 12
 PLAYED_FILES = frozenset(
     f"test_{name}.py"
     for name in (
-        "chains",
         "command",
         "communicator",
         "contract",
         "failover",
-        "gpu_nic",
         "lab",
-        "losing",
         "moments",
         "native_session",
         "native_wires",
-        "polling",
-        "rates",
-        "renewing",
+        "own_nics",
         "torch",
-        "waiting",
-        "wires",
     )
 )
 """Files whose tests have been shown to run over played NICs on any machine. The others need the lab, or real NICs."""
 NOT_PLAYED = {
     "test_an_address_that_changed_is_read_anew": "a kernel's table of GIDs keeps an address while somebody holds it",
-    "test_the_timeline_tells_what_became_of_a_cut": "compares measured rates, which a busy machine does not keep",
-    "test_row11_all_ranks_run_the_same_plan_next": "asserts a time",
-    "test_what_cannot_be_done_outside_the_lab_is_refused": "it can be done to played NICs, too",
 }
 """Tests of these files that are about what is not played, and why."""
 NOT_SOFT = {

@@ -11,9 +11,14 @@ from ctypes import Structure, byref, c_int, c_uint8, c_uint16, c_uint32, c_uint6
 from typing import Any, NamedTuple
 
 from optcc.machine.rdma import NicAddress
-from optcc.runtime.verbs import structs
-from optcc.runtime.verbs.binding import _function as function
-from optcc.runtime.verbs.binding import (
+from tests.verbs import libibverbs as verbs
+from tests.verbs.libibverbs import (
+    AddressHandle,
+    AsyncEvent,
+    PortAttributes,
+    QpAttributes,
+    QpCapacity,
+    QpInit,
     ack_async_event,
     ack_cq_events,
     async_fd,
@@ -22,10 +27,9 @@ from optcc.runtime.verbs.binding import (
     hot_calls,
     keys,
     make,
+    number_of,
     open_device,
 )
-from optcc.runtime.verbs.binding import queue_pair_number as number_of
-from optcc.runtime.verbs.structs import AddressHandle, AsyncEvent, PortAttributes, QpAttributes, QpCapacity, QpInit
 
 PATIENCE_S = float(os.environ.get("CONTRACT_PATIENCE_S", "30"))
 """A test waits so long for what must come, however slow the machine."""
@@ -38,10 +42,6 @@ SUCCESS, LOC_LEN, LOC_PROT, FLUSH, INV_REQ, ACCESS, RETRY, RNR_RETRY = 0, 1, 4, 
 RECV, RECV_IMM = 128, 129
 UC, UD = 3, 4
 """enum ibv_qp_type: unreliable connections, datagrams."""
-
-
-_create_ah = function("ibv_create_ah", c_void_p, c_void_p, c_void_p)
-destroy_ah = function("ibv_destroy_ah", c_int, c_void_p)
 
 
 class Sge(Structure):
@@ -145,7 +145,7 @@ class End:
 
     def __init__(
         self, nic: NicAddress, *, sends: int = 128, receives: int = 512, entries: int = 2048, rights: int = ALL,
-        kind: int = structs.QPT_RC, inline: int = 64, signal_all: bool = False,
+        kind: int = verbs.QPT_RC, inline: int = 64, signal_all: bool = False,
     ) -> None:  # fmt: skip
         self.nic, self.kind = nic, kind
         self.context = open_device(nic.device)
@@ -177,12 +177,12 @@ class End:
         return int(self.port.state)
 
     def modify(self, state: int, **given: Any) -> None:
-        mask = sum({**structs.QP_MASKS, "qkey": 1 << 6}[name] for name in given) | structs.QP_STATE
+        mask = sum(verbs.QP_MASKS[name] for name in given) | verbs.QP_STATE
         call("ibv_modify_qp", self.qp, byref(QpAttributes(qp_state=state, **given)), mask)
 
     def state(self) -> int:
         attributes, init = QpAttributes(), QpInit()
-        call("ibv_query_qp", self.qp, byref(attributes), structs.QP_STATE, byref(init))
+        call("ibv_query_qp", self.qp, byref(attributes), verbs.QP_STATE, byref(init))
         return int(attributes.qp_state)
 
     def way_to(self, other: End) -> AddressHandle:
@@ -193,7 +193,7 @@ class End:
         return to
 
     def initialise(self, rights: int = ALL) -> None:
-        self.modify(structs.QPS_INIT, pkey_index=0, port_num=self.nic.port, qp_access_flags=rights)
+        self.modify(verbs.QPS_INIT, pkey_index=0, port_num=self.nic.port, qp_access_flags=rights)
 
     def to(
         self, other: End, *, timeout: int = 16, retries: int = 6, rnr_retries: int = 7, rnr_timer: int = 1,
@@ -205,14 +205,12 @@ class End:
         asks |= {"timeout": timeout, "retry_cnt": retries, "rnr_retry": rnr_retries}
         if self.kind == UC:
             takes, asks = {}, {}
-        self.modify(structs.QPS_RTR, **way, rq_psn=expects, **takes)
-        self.modify(structs.QPS_RTS, sq_psn=first, **asks)
+        self.modify(verbs.QPS_RTR, **way, rq_psn=expects, **takes)
+        self.modify(verbs.QPS_RTS, sq_psn=first, **asks)
 
     def handle_to(self, other: End) -> int:
         """An address handle, for datagrams."""
-        made = _create_ah(self.domain, byref(self.way_to(other)))
-        assert made
-        return int(made)
+        return make("ibv_create_ah", self.domain, byref(self.way_to(other)))
 
     def sges(self, pieces: Sequence[tuple[int, int]], key: int | None = None) -> Any:
         given = (Sge * max(len(pieces), 1))()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,30 +11,35 @@ from typing import Any
 
 import pytest
 
-from tests.verbs.conftest import PACKAGES, VIRTUAL_TIME, needs_package
+from tests.verbs.conftest import VIRTUAL_TIME, command_environment, needs_package
 
 pytestmark = [pytest.mark.rdma, needs_package("click")]
 RATE = 1e9
 OPTIONS = ("--size", "2MiB", "--repeat", "1", "--transport", "verbs")
 
 
-def optcc_run(
-    network: ModuleType, folder: Path, *arguments: str, fabric: dict[str, Any] | None = None
-) -> subprocess.CompletedProcess[str]:
+def topology(network: ModuleType, folder: Path, fabric: dict[str, Any] | None = None) -> Path:
     """Four servers with two NICs each, at 1 Gb/s, called as the lab's, in two pods where the fabric has any."""
     servers = [
         {"name": f"server{s}", "gpus": 2, "nics": [{"name": f"rxe{2 * s + n}", "rate": "1Gb/s"} for n in range(2)]}
         | ({"pod": f"pod{s // 2}"} if fabric else {})
         for s in range(4)
     ]
-    topology = folder / "topology.yaml"
+    file = folder / "topology.yaml"
     told = f"fabric: {json.dumps(fabric)}\n" if fabric else ""
-    topology.write_text(f"optcc: 1\n{told}servers: {json.dumps(servers)}\n")
+    file.write_text(f"optcc: 1\n{told}servers: {json.dumps(servers)}\n")
     for nic in range(8):
         network.rate(nic, RATE)
+    return file
+
+
+def optcc_run(
+    network: ModuleType, folder: Path, *arguments: str, fabric: dict[str, Any] | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Over all of the lab's NICs that `topology` has."""
     return subprocess.run(
-        [sys.executable, "-m", "optcc", "run", str(topology), *OPTIONS, *arguments],
-        env={**os.environ, "PYTHONPATH": f"{os.getcwd()}:{PACKAGES}", "COLUMNS": "200"},
+        [sys.executable, "-m", "optcc", "run", str(topology(network, folder, fabric)), *OPTIONS, *arguments],
+        env=command_environment(),
         capture_output=True,
         text=True,
         timeout=60,

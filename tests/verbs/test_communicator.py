@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from types import ModuleType
 
 import pytest
 
-from tests.verbs.conftest import PACKAGES, needs_package
+from tests.verbs.conftest import command_environment, needs_package
 from tests.verbs.test_command import RATE
 
 WHOLE = pytest.mark.whole
@@ -75,7 +74,7 @@ def ranks(network: ModuleType, what: str, world: int, *, nics: int = 2, kept: bo
     started = [
         subprocess.Popen(
             [sys.executable, "-c", START + what, *map(str, (rank, world, nics, int(kept)))],
-            env={**os.environ, "PYTHONPATH": f"{os.getcwd()}:{PACKAGES}"},
+            env=command_environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from optcc.machine.rdma import rdma_ports
-from optcc.runtime.verbs import structs
-from optcc.runtime.verbs.binding import VerbsError, call, keys, make
+from tests.verbs import libibverbs as verbs
 from tests.verbs.contract_rig import (
     ACCESS,
     ADD,
@@ -46,9 +45,9 @@ from tests.verbs.contract_rig import (
     WRITE_IMM,
     Done,
     End,
-    destroy_ah,
     payload,
 )
+from tests.verbs.libibverbs import VerbsError, call, keys, make
 
 pytestmark = pytest.mark.rdma
 SIZES = (0, 1, 8, 4095, 4096, 4097, 100_003, 300_000)
@@ -267,7 +266,7 @@ def test_an_overrun_of_a_completion_queue_is_an_event(made: list[Pair]) -> None:
     for i in range(100):
         if pair.a.write(i, [(0, 8)], pair.b, 0):
             break
-    assert structs.EVENT_CQ_ERR in pair.a.events(structs.EVENT_CQ_ERR)
+    assert verbs.EVENT_CQ_ERR in pair.a.events(verbs.EVENT_CQ_ERR)
 
 
 # ---- rights and bounds ----
@@ -278,8 +277,8 @@ def refused(pair: Pair, status: int) -> None:
     first, *rest = pair.a.wait(1)
     assert first.status == status
     assert {done.status for done in rest} <= {FLUSH}
-    assert pair.a.state() == structs.QPS_ERR
-    pair.b.events(structs.EVENT_QP_ACCESS_ERR if status == ACCESS else structs.EVENT_QP_REQ_ERR)
+    assert pair.a.state() == verbs.QPS_ERR
+    pair.b.events(verbs.EVENT_QP_ACCESS_ERR if status == ACCESS else verbs.EVENT_QP_REQ_ERR)
 
 
 @pytest.mark.parametrize("size", [2, 5000])
@@ -287,7 +286,7 @@ def test_a_write_beyond_a_region_writes_nothing(pair: Pair, size: int) -> None:
     pair.a.fill(0, payload(size, 6))
     assert pair.a.write(1, [(0, size)], pair.b, MEMORY - size + 1) == 0
     assert pair.a.wait(1)[0].status == ACCESS
-    assert pair.a.state() == structs.QPS_ERR
+    assert pair.a.state() == verbs.QPS_ERR
     assert pair.b.bytes_at(MEMORY - 4, 4) == bytes(4)
 
 
@@ -360,7 +359,7 @@ def test_an_error_flushes_what_was_posted_both_ways_and_what_is_posted_then(pair
     for i in range(3):
         pair.a.receive(10 + i, [(0, 8)])
         assert pair.a.write(i, [(0, 8)], pair.b, 0, flags=0) == 0
-    pair.a.modify(structs.QPS_ERR)
+    pair.a.modify(verbs.QPS_ERR)
     found = pair.a.wait(6)
     assert {done.status for done in found} == {FLUSH}
     assert [done.wr_id for done in found if done.wr_id < 10] == [0, 1, 2]
@@ -373,7 +372,7 @@ def test_an_error_flushes_what_was_posted_both_ways_and_what_is_posted_then(pair
 def test_a_queue_pair_that_is_reset_has_a_second_life(pair: Pair) -> None:
     for life in range(3):
         for end in pair.ends if life else ():
-            end.modify(structs.QPS_RESET)
+            end.modify(verbs.QPS_RESET)
             end.initialise()
         for end, far in ((pair.a, pair.b), (pair.b, pair.a)):
             if life:
@@ -387,14 +386,14 @@ def test_a_queue_pair_that_is_reset_has_a_second_life(pair: Pair) -> None:
 
 def test_states_come_in_order_with_all_that_they_need(made: list[Pair]) -> None:
     pair = make_pair(made)
-    pair.a.modify(structs.QPS_RESET)
-    for state, given in ((structs.QPS_RTS, {}), (structs.QPS_INIT, {"port_num": 1}), (structs.QPS_RTR, {})):
+    pair.a.modify(verbs.QPS_RESET)
+    for state, given in ((verbs.QPS_RTS, {}), (verbs.QPS_INIT, {"port_num": 1}), (verbs.QPS_RTR, {})):
         with pytest.raises(VerbsError):
             pair.a.modify(state, **given)
     assert pair.a.write(1, [(0, 8)], pair.b, 0) != 0
     pair.a.initialise()
     assert pair.a.receive(1, [(0, 8)]) == 0
-    assert pair.a.state() == structs.QPS_INIT
+    assert pair.a.state() == verbs.QPS_INIT
 
 
 def test_a_receive_that_is_missing_is_waited_for(made: list[Pair]) -> None:
@@ -471,14 +470,14 @@ def test_what_was_lost_of_a_read_is_asked_for_again(made: list[Pair], network: M
 
 
 def test_a_link_that_goes_and_comes_is_told(pair: Pair, network: ModuleType) -> None:
-    assert pair.a.look() == structs.PORT_ACTIVE
+    assert pair.a.look() == verbs.PORT_ACTIVE
     network.cut(0)
-    pair.a.events(structs.EVENT_PORT_ERR)
-    assert pair.a.look() != structs.PORT_ACTIVE
+    pair.a.events(verbs.EVENT_PORT_ERR)
+    assert pair.a.look() != verbs.PORT_ACTIVE
     network.restore(0)
-    pair.a.events(structs.EVENT_PORT_ACTIVE)
-    assert pair.a.look() == structs.PORT_ACTIVE
-    assert not {structs.EVENT_PORT_ERR, structs.EVENT_PORT_ACTIVE} & set(pair.b.events())
+    pair.a.events(verbs.EVENT_PORT_ACTIVE)
+    assert pair.a.look() == verbs.PORT_ACTIVE
+    assert not {verbs.EVENT_PORT_ERR, verbs.EVENT_PORT_ACTIVE} & set(pair.b.events())
 
 
 def test_a_short_cut_of_the_far_end_heals(made: list[Pair], network: ModuleType) -> None:
@@ -532,7 +531,7 @@ def test_an_unreliable_connection_carries_sends_and_writes(loose: Pair, size: in
 def test_an_unreliable_connection_neither_reads_nor_adds(loose: Pair) -> None:
     assert loose.a.read(1, [(0, 8)], loose.b, 0) != 0
     assert loose.a.atomic(ADD, 2, 0, loose.b, 0, 1) != 0
-    assert loose.a.state() == structs.QPS_RTS
+    assert loose.a.state() == verbs.QPS_RTS
 
 
 def test_what_is_lost_of_an_unreliable_connection_is_gone_and_nobody_is_told(loose: Pair, network: ModuleType) -> None:
@@ -547,7 +546,7 @@ def test_what_is_lost_of_an_unreliable_connection_is_gone_and_nobody_is_told(loo
     assert loose.b.wait(1)[0][:4] == (10, SUCCESS, RECV, 100_000), "the next message takes the oldest receive"
     assert loose.b.bytes_at(0, 100_000) == payload(100_000, 13)
     assert loose.b.quiet() == []
-    assert loose.a.state() == structs.QPS_RTS == loose.b.state()
+    assert loose.a.state() == verbs.QPS_RTS == loose.b.state()
 
 
 def test_a_message_with_a_hole_is_dropped_whole(loose: Pair, network: ModuleType) -> None:
@@ -597,9 +596,9 @@ def test_datagrams_come_with_who_sent_them_or_not_at_all() -> None:
     found = [address for port in rdma_ports() if (address := port.address()) is not None]
     a, b = ends = [End(nic, kind=UD, inline=0) for nic in found[:2]]
     for end in ends:
-        end.modify(structs.QPS_INIT, pkey_index=0, port_num=end.nic.port, qkey=0x11111111)
-        end.modify(structs.QPS_RTR)
-        end.modify(structs.QPS_RTS, sq_psn=1)
+        end.modify(verbs.QPS_INIT, pkey_index=0, port_num=end.nic.port, qkey=0x11111111)
+        end.modify(verbs.QPS_RTR)
+        end.modify(verbs.QPS_RTS, sq_psn=1)
     handle = a.handle_to(b)
     for i in range(3):
         b.receive(i, [(4096 * i, 1000)])
@@ -612,6 +611,6 @@ def test_datagrams_come_with_who_sent_them_or_not_at_all() -> None:
     assert first.src_qp == a.number
     assert b.bytes_at(40, 960) == payload(960, 1)
     assert b.quiet(0.01) == []
-    assert destroy_ah(handle) == 0
+    call("ibv_destroy_ah", handle)
     for end in ends:
         end.close()

@@ -8,5 +8,5 @@ pytestmark = pytest.mark.rdma
 
 
 def test_the_core_and_the_runtime_need_numpy_alone() -> None:
-    import optcc.runtime.wires.contract
+    import optcc.runtime.control.links
     import optcc.schedule  # noqa: F401

@@ -11,46 +11,45 @@ from optcc.runtime.control.launch import Session
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.evidence.probing import left_of
 from optcc.runtime.messages import Strike
-from tests.failover_rig import Rig
-from tests.failover_runs import InconclusiveError, all_right, of, rings
-from tests.verbs import ranks
-from tests.verbs.jobs import Jobs, addresses
-from tests.verbs.test_failover import forked, job, moved, struck
+from optcc.runtime.native.wires import QueuePairWires
+from tests.failover_runs import InconclusiveError
+from tests.verbs.conftest import addresses
+from tests.verbs.test_failover import forked, job, left, lost, struck
 
 pytestmark = pytest.mark.rdma
 
 __all__ = ["forked"]  # a fixture
 
 
-@pytest.mark.parametrize("step", [1, 2], ids=["addresses told", "connected"])
-def test_connecting(network: ModuleType, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+@pytest.mark.parametrize("step", [0, 1, 2], ids=["before devices are opened", "addresses told", "connected"])
+def test_connecting(forked: ModuleType, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
     """The collective runs on what is left; the NIC carries nothing in it."""
-    cut: list[int] = []
-    of_rank = ranks.Gather.of
+    opened = QueuePairWires.__init__
 
-    def watched(gather: Any, rank: int) -> Any:
-        exchange, calls = of_rank(gather, rank), [0]
+    def watched(self: Any, opening: Any, *rest: Any) -> None:
+        exchange, calls = opening.exchange, [0]
+
+        def cut_at(number: int) -> None:
+            if opening.rank == 0 and number == step:
+                forked.cut(0)  # server0/rxe0
 
         def then_cut(value: Any) -> list[Any]:
+            told: list[Any] = exchange(value)
             calls[0] += 1
-            told = exchange(value)
-            if rank == 0 and calls[0] == step and not cut:
-                cut.append(0)
-                network.cut(0)  # server0/nic0
+            cut_at(calls[0])
             return told
 
-        return then_cut
+        cut_at(0)
+        object.__setattr__(opening, "exchange", then_cut)
+        opened(self, opening, *rest)
 
-    monkeypatch.setattr(ranks.Gather, "of", watched)
-    with Rig({"it": rings()}, Jobs(network)) as rig:
-        assert cut, "inconclusive: not cut"
+    monkeypatch.setattr(QueuePairWires, "__init__", watched)
+    with Session(job()) as session:
         for _ in range(2):
-            all_right(rig.run())
-        assert any(note.nic == "server0/nic0" for note in rig.notes("lost") + rig.notes("nic down"))
-        gone = {w for w, wire in enumerate(rig.layout.wires) if rig.nics["server0/nic0"] in (wire.out, wire.into)}
-        landed = [flow for flow in rig.acked if rig.flows[rig.layout.flows[flow].src]._outs[flow].sender.wire in gone]
-        assert not landed, "nothing came through by it"
-        assert of(rig, "server0/nic0")
+            done = session.run("it")
+            assert all(done.exact)
+            assert done.ran[0].sent["server0/rxe0"] == 0 < done.ran[0].sent["server0/rxe1"]
+    forked.restore(0)
 
 
 def test_replanning(forked: ModuleType) -> None:
@@ -59,33 +58,36 @@ def test_replanning(forked: ModuleType) -> None:
         done = session.run("it", [Strike("cut", "server1/rxe2", 0.3)])
         struck(done, "server1/rxe2")
         ports = job().schedules["it"].ports
-        left = left_of(ports, session.probe(ports))
-        assert {name for name, part in left.items() if part == 0} == {"server1/rxe2"}
+        parts = left_of(ports, session.probe(ports))
+        assert {name for name, part in parts.items() if part == 0} == {"server1/rxe2"}
         forked.cut(5)
         session.adopt(job("server1/rxe2"))
         again = session.run("it")
         assert all(done.exact)
         assert all(again.exact)
-        assert {nic for note in moved(again) for nic in (note.nic, note.far)} >= {"server2/rxe5"}, "the plan has it"
-        left = left_of(ports, session.probe(ports))
-        assert {name for name, part in left.items() if part == 0} == {"server1/rxe2", "server2/rxe5"}
+        assert left(again, "server2/rxe5"), "the plan has it"
+        assert again.ran[2].sent["server2/rxe5"] == 0
+        parts = left_of(ports, session.probe(ports))
+        assert {name for name, part in parts.items() if part == 0} == {"server1/rxe2", "server2/rxe5"}
         session.adopt(job("server1/rxe2", "server2/rxe5"))
         last = session.run("it")
     assert all(last.exact)
-    assert moved(last) == []
+    assert lost(last) == []
 
 
-def test_an_address_that_changed_is_read_anew(network: ModuleType) -> None:
+def test_an_address_that_changed_is_read_anew(forked: ModuleType) -> None:
     """While somebody holds the old one, the new one has another index; by the old index there is no way any more."""
     before = addresses()[2]
-    with ranks.Ranks():
-        network.cut(2)
-        network.readdress(2)
-        network.restore(2)
+    with Session(job()) as session:
+        forked.cut(2)
+        forked.readdress(2)
+        forked.restore(2)
         assert addresses()[2].gid_index != before.gid_index
-    with Rig({"it": rings(2, 2)}, Jobs(network)) as rig:
-        all_right(rig.run())
-        assert rig.notes("lost") == []
+        session.adopt(job())
+        done = session.run("it")
+    assert all(done.exact)
+    assert lost(done) == []
+    assert done.ran[1].sent["server1/rxe2"] > 0
 
 
 @pytest.mark.parametrize("nics", [(2,), (2, 3)], ids=["one NIC", "all of a server's"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import ModuleType
+from typing import Any
 
 import pytest
 
@@ -14,13 +15,9 @@ from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.effort import cases
 from tests.test_failover_session import NBYTES, RATE, Scene, kinds_of, play, scenes
-from tests.verbs.conftest import VIRTUAL_TIME, needs_package
+from tests.verbs.conftest import needs_package
 
-pytestmark = [
-    pytest.mark.rdma,
-    needs_package("click"),
-    pytest.mark.skipif(VIRTUAL_TIME, reason="whole runs by the native engine in virtual time are not tried yet"),
-]
+pytestmark = [pytest.mark.rdma, needs_package("click")]
 
 KINDS = ("cut", "away", "hole", "no data", "no acks", "flap", "slow", "pause", "kill")
 """What can be done to links and packets, and to processes."""
@@ -49,7 +46,14 @@ def job(scene: Scene, lost: Sequence[str]) -> Job:
     for nic in lost:
         cluster = cluster.degrade(nic)
     schedule = optcc.plan(cluster, NBYTES, segments=2).schedule()
-    return Job({"it": schedule}, "float32", "sum", False, "verbs", path="native")
+    return Job({"it": schedule}, "float32", "sum", False, "verbs")
+
+
+def prepare(network: Any, scene: Scene) -> None:
+    """All is whole, and NICs have the rate of `job`."""
+    network.whole()
+    for nic in range(scene.ranks * scene.nics):
+        network.rate(nic, 8 * RATE)
 
 
 SHAPES = [(2, 1), (2, 3), (4, 2), (4, 3)]
@@ -59,14 +63,12 @@ SHAPES = [(2, 1), (2, 3), (4, 2), (4, 3)]
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_strikes_at_random_moments(network: ModuleType, shape: tuple[int, int], request: pytest.FixtureRequest) -> None:
     """With `--whole` 50 for each cluster."""
-    seed, (ranks, nics), each = int(request.config.getoption("--hypothesis-seed")), shape, cases(50)
+    seed, (ranks, nics), each = int(request.config.getoption("--hypothesis-seed") or 0), shape, cases(50)
     kinds = kinds_of(seed, each * SHAPES.index(shape), each, KINDS)
     hit = 0
     for scene in map(over_devices, scenes(seed, ranks, nics, kinds)):
-        network.whole()
-        for nic in range(ranks * nics):
-            network.rate(nic, 8 * RATE)
         try:
+            prepare(network, scene)
             hit += play(scene, job)
         except Exception as error:
             raise AssertionError(f"{scene}: {type(error).__name__}: {error}") from error

@@ -29,7 +29,7 @@ from tests import native_replay as native
 from tests import native_verbs as verbs
 from tests.effort import cases
 from tests.native_verbs import Job, Strike, drawn, mixed, planned, played, rings
-from tests.verbs.jobs import addresses
+from tests.verbs.conftest import addresses
 
 pytestmark = pytest.mark.rdma
 COMPILES = "OPTCC_LAB" not in os.environ or os.environ["OPTCC_LAB"] == "played"
@@ -295,6 +295,20 @@ def test_settings_that_cannot_be_are_refused(network: Any, library: Path) -> Non
     assert "wire 0, lane 1 to rank 1: expected lanes from 0 in their order" in refusal(library, crossed)
 
 
+@needs_compiler
+def test_real_nics_are_not_taken_for_played_ones(
+    network: Any, library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the environment names a fabric and a library that is not its own, whatever devices that one has."""
+    from optcc.fabric.played import NAME, build
+
+    other = str(build(tmp_path, ["-Dplayed_get=nobodys_get"]) / NAME)
+    made = job(rings(2, 2), network, verbs=other)
+    assert "is not the played one, though PLAYED_FABRIC is set" in refusal(library, made)
+    monkeypatch.delenv(PLAYED_FABRIC)
+    assert "none of 2 NICs is there" in refusal(library, made)
+
+
 def test_handles_that_are_not_the_peers_are_refused(network: Any, library: Path) -> None:
     """Every word of a handle, changed; and cut anywhere. The right one is taken after all of them."""
     lib = verbs.load(library)
@@ -381,7 +395,8 @@ def test_the_descriptor_wakes_for_whatever_comes(network: Any, library: Path) ->
 def stranger_is_ignored(library: Path, network: Any) -> bool:
     """Whether datagrams of a queue pair that is no peer's change nothing: a frame as the peer would write it, which
     gives everything up, and others that are none; more of them than receives. A collective runs after them."""
-    from tests.verbs.contract_rig import SEND, SEND_IMM, UD, End, destroy_ah
+    from tests.verbs.contract_rig import SEND, SEND_IMM, UD, End
+    from tests.verbs.libibverbs import call
 
     lib = verbs.load(library)
     made = job(rings(2, 1), network)
@@ -419,7 +434,7 @@ def stranger_is_ignored(library: Path, network: Any) -> bool:
     fine = all(lib.optcc_test(engine, None) == native.OK for engine in engines)
     refused = native.Counters()
     lib.optcc_count(engines[0], byref(refused))
-    destroy_ah(route)
+    call("ibv_destroy_ah", route)
     for end in (stranger, beside):
         end.close()
     for engine, program, one in zip(engines, programs, both, strict=True):

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from types import ModuleType
 
 import pytest
 
-from tests.verbs.conftest import PACKAGES, needs_package
+from tests.verbs.conftest import command_environment, needs_package
 from tests.verbs.test_command import RATE
 
 pytestmark = [pytest.mark.rdma, needs_package("torch")]
@@ -25,7 +24,7 @@ def test_ddp_ends_with_the_same_weights_when_links_go_down(network: ModuleType, 
     started = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.verbs.torch_training", str(rank), str(world), "29710"],
-            env={**os.environ, "PYTHONPATH": f"{os.getcwd()}:{PACKAGES}", "GLOO_SOCKET_IFNAME": "lo"},
+            env=command_environment(GLOO_SOCKET_IFNAME="lo"),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
