@@ -140,7 +140,6 @@ class RankOf:
         self.lent.close()
         self.lib.optcc_close(self.engine)
         for program in self.programs:
-            self.folder.forget(program)
             self.lib.optcc_program_close(program)
         self.folder.close()
         self.lib.optcc_shm_close(self.shm)
@@ -183,6 +182,20 @@ def gpu_of(index: int | None) -> Any:
     from optcc.runtime.devices.cuda import Gpu
 
     return Gpu(index)
+
+
+def new_stream() -> Any:
+    """A caller's, that waits for no other of its own accord."""
+    import cupy
+
+    return cupy.cuda.Stream(non_blocking=True)
+
+
+def copy(out: Any, source: Any, stream: Any) -> None:
+    """Within a GPU, given to the stream."""
+    import cupy
+
+    cupy.cuda.runtime.memcpyAsync(out.address, source.address, out.nbytes, 3, stream.ptr)
 
 
 @dataclass
@@ -236,8 +249,8 @@ def measure(cases: Sequence[Case], gpus: int) -> None:
             given, wanted = (of[rank] for of in kept[id(case.schedule), case.dtype, case.op])
             with RankOf(gpu, rank, ranks, places[at], exchange, case.tuning, ring_bytes(case.tuning)) as mine:
                 source, buffer, result = (gpu.empty(len(given), given.dtype) for _ in range(3))
-                stream = None if twin else gpu.new_stream()
-                mine.folder.warm(buffer.dtype, case.op)
+                stream = None if twin else new_stream()
+                gpu.ready(buffer.dtype, case.op)
                 program = mine.program(case.schedule)
                 mine.lent.lend(buffer)
                 gpu.put(given, source)
@@ -248,12 +261,12 @@ def measure(cases: Sequence[Case], gpus: int) -> None:
                         gpu.put(given, buffer)
                     else:  # the first call is made before its buffer is filled
                         for _ in range(LATE_COPIES):
-                            gpu.copy(buffer, source, stream=stream)
+                            copy(buffer, source, stream)
                     begun = time.perf_counter()
                     mine.run(program, buffer, case.op, stream)
                     times[at][rank * case.calls + call] = time.perf_counter() - begun
                     if not twin:
-                        gpu.copy(result, buffer, stream=stream)
+                        copy(result, buffer, stream)
                         stream.synchronize()
                     if gpu.get(buffer if twin else result).tobytes() == wanted.tobytes():
                         with right[at].get_lock():

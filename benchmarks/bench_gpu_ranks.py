@@ -1,6 +1,6 @@
-"""AllReduce on GPU buffers over its bound: 4 ranks x 4 emulated NICs, by rate of a server and by path of the chunks.
+"""AllReduce on GPU buffers over its bound: 4 ranks x 4 emulated NICs, by rate of a server, with MPS and without.
 
-Writes docs/bench-gpu-ranks.md. Exit status 1 when a result is wrong or the compiled path misses a target.
+Writes docs/bench-gpu-ranks.md. Exit status 1 when a result is wrong or a target is missed.
 Needs one CUDA device or more, and cupy; the targets are for two.
 """
 
@@ -11,23 +11,24 @@ import platform
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from fractions import Fraction
 
 import optcc
+from benchmarks.bench_gpu import describe_gpu
 from benchmarks.pages import parser, write
 from optcc.api import Run
 from optcc.plans.plan import Plan
-from optcc.runtime.devices.cuda import describe_gpu, gpu_count
+from optcc.runtime.devices.cuda import gpu_count
 from optcc.runtime.devices.mps import DIRECTORY, sharing_of
 from optcc.values.units import format_rate, format_seconds, format_size, parse_rate
 
 SIZE, SEGMENTS, RANKS = 256 * 2**20, 8, 4
 RATES = ("8Gb/s", "40Gb/s", "160Gb/s", "400Gb/s")
 TARGETS = {"160Gb/s": 1.05, "400Gb/s": 1.15}
-"""The most that the compiled path may take over the bound, with all NICs."""
-WAYS = {"compiled": ("compiled", True), "compiled, no MPS": ("compiled", False), "python": ("python", True)}
-"""Column -> path of chunks, and whether ranks share GPUs by MPS."""
+"""The most that it may take over the bound, with all NICs and with MPS."""
+MPS, TURNS = "MPS", "no MPS"
+"""Columns: whether ranks share GPUs by a service, where there are fewer than ranks."""
 
 
 def plans() -> dict[str, Plan]:
@@ -53,11 +54,8 @@ def without_mps() -> Iterator[None]:
 
 def measured(plan: Plan, rate: str, way: str, repeat: int) -> Run:
     """The plan, run so."""
-    path, shared = WAYS[way]
-    if not shared:
-        with without_mps():
-            return optcc.run(plan, repeat=repeat, algorithms=("optcc",), local_rate=rate, device="cuda", path=path)
-    return optcc.run(plan, repeat=repeat, algorithms=("optcc",), local_rate=rate, device="cuda", path=path)
+    with without_mps() if way == TURNS else nullcontext():
+        return optcc.run(plan, repeat=repeat, algorithms=("optcc",), local_rate=rate, device="cuda")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -70,32 +68,32 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "",
         "Made by `make bench-gpu-ranks`: real bytes between GPU buffers of 4 processes, 4 emulated NICs each,",
         f"{format_size(SIZE)} of float32 per rank, {SEGMENTS} segments. Medians of {options.repeat}, over the bound at",
-        "that rate. Rank r's buffer, its landing slots and its folds are on GPU r modulo the number of GPUs.",
+        "that rate. Rank r's buffer and its folds are on GPU r modulo the number of GPUs.",
         "",
         f"{gpu_count()} x {describe_gpu(0)}, Python {platform.python_version()}, {os.cpu_count()} CPUs.",
         f"Here {sharing_of(RANKS, gpu_count(), os.environ).why}.",
         "",
     ]
     for name, plan in plans().items():
-        ways = [*WAYS] if name == "all NICs" else ["compiled"]
+        ways = [MPS, TURNS] if name == "all NICs" else [MPS]
         simulated = optcc.simulate(plan.schedule()).time_s / float(plan.bound.seconds)
         text += [f"## With {name}", "", f"The simulator says {simulated:.4f}.", ""]
         text += [f"| rate of a server | bound | {' | '.join(ways)} | result |", "|---|---|" + "---|" * (1 + len(ways))]
         for rate in RATES:
             runs = {way: measured(plan, rate, way, options.repeat) for way in ways}
-            exact, ratio = all(run.exact for run in runs.values()), runs["compiled"].ratio()
+            exact, ratio = all(run.exact for run in runs.values()), runs[MPS].ratio()
             if name == "all NICs" and ratio > TARGETS.get(rate, ratio):
                 missed.append(f"{rate}: {ratio:.4f}, target {TARGETS[rate]}")
             if not exact:
                 missed.append(f"{rate}, {name}: a result is wrong")
-            shown, bound = format_rate(parse_rate(rate)), format_seconds(runs["compiled"].plan.bound.seconds)
+            shown, bound = format_rate(parse_rate(rate)), format_seconds(runs[MPS].plan.bound.seconds)
             cells = " | ".join(f"{run.ratio():.4f}" for run in runs.values())
             text.append(f"| {shown} | {bound} | {cells} | {'exact' if exact else 'WRONG'} |")
             print(text[-1], flush=True)
         text.append("")
     targets = ", ".join(f"{most} at {rate}" for rate, most in TARGETS.items())
     said = f"missed: {'; '.join(missed)}" if missed else "met"
-    text += [f"Targets for the compiled path with all NICs and two GPUs, {targets}: {said}.", ""]
+    text += [f"Targets with MPS, all NICs and two GPUs, {targets}: {said}.", ""]
     write(options.output, text)
     return 1 if missed else 0
 

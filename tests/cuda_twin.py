@@ -1,8 +1,7 @@
 """What stands for a GPU where there is none: its memory is this process's, and it does what it is given late.
 
-Work waits in one stream. Every look at an event lets a few pieces of it be done, so whoever trusts that something has
-been done, without having seen its event, reads what was there before. Kernels that compiled code starts come by a
-function that stands for cuLaunchKernel; nobody looks at events then, so a thread lets the work be done.
+Work waits until somebody waits for it, so whoever trusts that something has been done, without a wait, reads what was
+there before. The resident kernel is a thread.
 """
 
 from __future__ import annotations
@@ -11,13 +10,13 @@ import ctypes
 import fcntl
 import mmap
 import os
-import random
 import threading
 import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +27,6 @@ from optcc.runtime.devices import gpu_memory, host, memory
 from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.gpu_memory import Allocation
 from optcc.runtime.devices.host import Array, Op, name_of
-from optcc.runtime.devices.launches import LINE, WIDTHS, Launches, Tickets
 from optcc.runtime.devices.resident import OPS, TYPES
 
 if TYPE_CHECKING:  # ranks do not take the time
@@ -38,12 +36,6 @@ GARBAGE = 0x5A
 """What fresh memory holds."""
 ENDS_S = 5.0
 """For a kernel that was told to end."""
-ARRIVED = 0xA0
-"""An address that only a GPU uses."""
-LAUNCH = ctypes.CFUNCTYPE(
-    ctypes.c_int, ctypes.c_uint64, *[ctypes.c_uint] * 7, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64
-)
-"""cuLaunchKernel."""
 
 
 def host_view(array: DeviceArray) -> Array:
@@ -52,117 +44,26 @@ def host_view(array: DeviceArray) -> Array:
     return np.frombuffer(raw, np.uint8).view(array.dtype)
 
 
-def device_view(memory: Array) -> DeviceArray:
-    """Host memory as if it were a GPU's."""
-    return DeviceArray(memory.ctypes.data, len(memory), memory.dtype, 0, memory)
-
-
-class TwinEvent:
-    """After the first `number` pieces of work."""
-
-    def __init__(self, gpu: TwinGpu, number: int) -> None:
-        self._gpu, self._number = gpu, number
-
-    @property
-    def done(self) -> bool:
-        self._gpu.some()
-        return self._gpu.finished >= self._number
-
-
 class TwinGpu:
-    """As `cuda.Gpu`, as far as `CudaMemory` and `CudaWires` use it."""
+    """As `cuda.Gpu`, as far as runs and `GpuBuffer` use it."""
 
-    def __init__(self, seed: int = 0) -> None:
-        self.index, self.finished, self.mapped = 0, 0, 0
+    def __init__(self) -> None:
+        self.index, self.mapped = 0, 0
         self._work: deque[Callable[[], None]] = deque()
-        self._given = 0
-        self._random = random.Random(seed)
-        self._lock = threading.RLock()
-        self._kernels: list[tuple[Op | None, np.dtype[Any], int]] = []
-        self._tickets = Tickets(np.zeros(1, np.int64))
-        self._worker: threading.Thread | None = None
         self._serving: threading.Thread | None = None
-        self._over = threading.Event()
-        self.launched = 0  # kernels, by compiled code
-        self.hasty = False  # tickets are done before their work
-        self.refuses = 0  # an error for every kernel
         self.freed_early = 0  # arrays, while the resident kernel ran
-
-    def some(self) -> None:
-        with self._lock:
-            for _ in range(min(self._random.randrange(3), len(self._work))):
-                self._work.popleft()()
-                self.finished += 1
 
     def wait(self) -> None:
         if self._serving:
             self._serving.join()
-        with self._lock:
-            while self._work:
-                self._work.popleft()()
-                self.finished += 1
-
-    def close(self) -> None:
-        """No thread works any more."""
-        self._over.set()
-        if self._worker:
-            self._worker.join()
+        while self._work:
+            self._work.popleft()()
 
     def _give(self, work: Callable[[], None]) -> None:
-        with self._lock:
-            self._work.append(work)
-            self._given += 1
+        self._work.append(work)
 
-    def launches(self, dtype: np.dtype[Any], op: Op) -> Launches:
-        if self._worker is None:
-            self._worker = threading.Thread(target=self._work_on, daemon=True)
-            self._worker.start()
-        self._kernels += [(None, np.dtype(np.uint8), width) for width in WIDTHS]
-        self._kernels += [(op, dtype, width) for width in WIDTHS]
-        handles = tuple(range(len(self._kernels)))
-        self._function = LAUNCH(self._launch)
-        address = ctypes.cast(self._function, ctypes.c_void_p).value
-        assert address
-        return Launches(address, 7, handles[-6:-3], handles[-3:], ARRIVED, self._tickets)
-
-    def _work_on(self) -> None:
-        while not self._over.is_set():
-            self.some()
-            time.sleep(20e-6)
-
-    def _launch(self, kernel: int, *rest: int) -> int:
-        """As the driver and the kernel have it; 1, which is an error, for what a kernel would not do right."""
-        blocks, threads, stream, at = rest[0], rest[3], rest[7], rest[8]
-        if self.refuses:
-            return self.refuses
-        op, dtype, width = self._kernels[kernel]
-        addresses = (ctypes.c_void_p * 9).from_address(at)
-        own, landed, out, also, count, head, arrived, done, ticket = (
-            ctypes.c_uint64.from_address(address or 0).value for address in addresses
-        )
-        lanes = max(1, width // dtype.itemsize)
-        words = (count - head) // lanes
-        starts = [address + head * dtype.itemsize for address in (own, landed, out)]
-        if any(start % max(width, 1) for start in starts) or head > LINE or head > count:
-            return 1
-        if blocks * threads < max(words, head + (count - head) % lanes):
-            return 1
-        if stream != 7 or also or out != own or arrived != ARRIVED or done != self._tickets.done.ctypes.data:
-            return 1
-        to, source = (host_view(DeviceArray(a, count, dtype, self.index)) for a in (out, landed))
-
-        def work() -> None:
-            if op is None:
-                host.copy(to, source)
-            else:
-                host.fold(op, to, source)
-            self._tickets.done[0] = ticket
-
-        self.launched += 1
-        self._give(work)
-        if self.hasty:
-            self._tickets.done[0] = ticket
-        return 0
+    def ready(self, dtype: np.dtype[Any], op: Op) -> None:
+        assert (name_of(dtype), op) in product(TYPES, OPS)
 
     def pinned(self, count: int, dtype: np.dtype[Any]) -> Array:
         return np.empty(count, dtype)
@@ -204,30 +105,22 @@ class TwinGpu:
         if self._serving and self._serving.is_alive():
             self.freed_early += 1
 
-    def mark(self) -> Any:
-        return TwinEvent(self, self._given)
+    def mark(self) -> int:
+        """No event: what is given later comes later."""
+        return len(self._work)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> DeviceArray:
         memory = np.full(max(1, count * dtype.itemsize), GARBAGE, np.uint8)
         weakref.finalize(memory, self._free)
         return DeviceArray(memory.ctypes.data, count, dtype, self.index, memory)
 
-    scratch = empty
-
-    def copy(self, out: DeviceArray, source: DeviceArray) -> None:
-        assert out.count == source.count
-        self._give(lambda: host.copy(host_view(out), host_view(source)))
-
-    def fold(self, op: Op, own: DeviceArray, landed: DeviceArray) -> None:
-        assert own.count == landed.count
-        assert own.dtype == landed.dtype
-        self._give(lambda: host.fold(op, host_view(own), host_view(landed)))
-
     def divide(self, array: DeviceArray, by: int) -> None:
         self._give(lambda: host.divide(host_view(array), by))
 
-    def put(self, host: Array, out: DeviceArray) -> None:
+    def put(self, host: Array, out: DeviceArray | None = None) -> DeviceArray:
+        out = self.empty(len(host), host.dtype) if out is None else out
         host_view(out)[:] = host
+        return out
 
     def get(self, array: DeviceArray) -> Array:
         self.wait()

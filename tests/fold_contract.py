@@ -13,13 +13,13 @@ from optcc.runtime.devices.host import BFLOAT16, Array, Op, dtype_of, widen
 
 
 class Memory(Protocol):
-    """A library of arrays as `device` and `cuda.Gpu` are one, and the way in and out for tests."""
+    """Folds in one kind of memory, and the way in and out for tests."""
 
     def put(self, host: Array) -> Any: ...
     def get(self, array: Any) -> Array: ...
     def empty(self, count: int, dtype: np.dtype[Any]) -> Any: ...
     def copy(self, out: Any, source: Any) -> None: ...
-    def fold(self, op: Op, own: Any, landed: Any, out: Any = None, also: Any = None) -> None: ...
+    def fold(self, op: Op, own: Any, landed: Any) -> None: ...
     def divide(self, array: Any, by: int) -> None: ...
 
 
@@ -27,9 +27,11 @@ class HostMemory:
     """numpy's."""
 
     empty = staticmethod(host.empty)
-    copy = staticmethod(host.copy)
     fold = staticmethod(host.fold)
     divide = staticmethod(host.divide)
+
+    def copy(self, out: Array, source: Array) -> None:
+        out[:] = source
 
     def put(self, host: Array) -> Array:
         return host.copy()

@@ -23,7 +23,6 @@ static int votes[32];
 inline void __syncthreads() { all->arrive_and_wait(); }
 inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __nanosleep(unsigned) { usleep(20); }
-inline unsigned atomicAdd(unsigned* at, unsigned more) { return __atomic_fetch_add(at, more, __ATOMIC_SEQ_CST); }
 inline int __all_sync(unsigned, int mine) {
   votes[threadIdx.x] = mine;
   warp->arrive_and_wait();

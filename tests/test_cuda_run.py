@@ -20,7 +20,7 @@ from tests.broken_schedules import with_rows
 
 pytestmark = pytest.mark.gpu
 
-NIC, PATHS = "server1/nic1", ("native", "compiled", "python")
+NIC = "server1/nic1"
 
 
 def made(nbytes: int, weak: bool = True) -> Plan:
@@ -32,18 +32,16 @@ def made(nbytes: int, weak: bool = True) -> Plan:
     ("dtype", "op"),
     [("float32", "sum"), ("bfloat16", "sum"), ("float16", "avg"), ("int8", "prod"), ("uint64", "min")],
 )
-@pytest.mark.parametrize("path", PATHS)
-def test_four_processes_on_a_gpu_are_exact(dtype: str, op: str, path: str) -> None:
+def test_four_processes_on_a_gpu_are_exact(dtype: str, op: str) -> None:
     plan = made(4 << 20)
     schedules = {name: plan.baseline(name).schedule() for name in ("optcc", "ring")}
-    results = run_schedules(schedules, dtype=dtype, op=op, repeat=2, device="cuda", path=path)
+    results = run_schedules(schedules, dtype=dtype, op=op, repeat=2, device="cuda")
     assert {name: result.exact for name, result in results.items()} == dict.fromkeys(schedules, (True,) * 4)
     assert all(result.median_s >= float(plan.bound.seconds) * 0.999 for result in results.values())
 
 
-@pytest.mark.parametrize("path", PATHS)
-def test_as_fast_as_the_machine_goes(path: str) -> None:
-    results = run_schedules({"optcc": made(64 << 20).schedule()}, repeat=2, device="cuda", paced=False, path=path)
+def test_as_fast_as_the_machine_goes() -> None:
+    results = run_schedules({"optcc": made(64 << 20).schedule()}, repeat=2, device="cuda", paced=False)
     assert results["optcc"].exact == (True,) * 4
 
 
@@ -56,15 +54,14 @@ def test_a_missing_transfer_shows() -> None:
     assert not all(results["it"].exact)
 
 
-def ran_with_faults(*strikes: Strike, path: str = "python") -> FaultRun:
+def ran_with_faults(*strikes: Strike) -> FaultRun:
     plan = made(16 << 20, weak=False)
-    return run_with_faults(plan, strikes, repeat=1, local_rate=Fraction(10**12), device="cuda", path=path)
+    return run_with_faults(plan, strikes, repeat=1, local_rate=Fraction(10**12), device="cuda")
 
 
 @pytest.mark.parametrize("kind", ["cut", "hole", "receiver", "retries"])
-@pytest.mark.parametrize("path", PATHS)
-def test_a_lost_nic_is_survived_and_planned_around(kind: str, path: str) -> None:
-    told = ran_with_faults(Strike(kind, NIC, 0.4), path=path)
+def test_a_lost_nic_is_survived_and_planned_around(kind: str) -> None:
+    told = ran_with_faults(Strike(kind, NIC, 0.4))
     assert told.exact
     assert told.hit
     assert told.failovers[0].resumed_s is not None
@@ -73,16 +70,14 @@ def test_a_lost_nic_is_survived_and_planned_around(kind: str, path: str) -> None
         assert told.after_plan.plan_id != told.plan.plan_id
 
 
-@pytest.mark.parametrize("path", ["native", "python"])
-def test_a_killed_process_ends_all(path: str) -> None:
+def test_a_killed_process_ends_all() -> None:
     with pytest.raises(RankFailedError, match="killed by signal 9"):
-        ran_with_faults(Strike("kill", NIC, 0.4), path=path)
+        ran_with_faults(Strike("kill", NIC, 0.4))
 
 
-@pytest.mark.parametrize("path", ["native", "compiled"])
-def test_without_mps_ranks_take_turns(path: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_without_mps_ranks_take_turns(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", str(tmp_path))  # where nobody serves
-    results = run_schedules({"optcc": made(4 << 20).schedule()}, repeat=1, device="cuda", path=path)
+    results = run_schedules({"optcc": made(4 << 20).schedule()}, repeat=1, device="cuda")
     assert results["optcc"].exact == (True,) * 4
 
 

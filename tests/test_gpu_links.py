@@ -1,4 +1,4 @@
-"""Ranks that are processes, with buffers in the memory of twins of GPUs, over the native engine.
+"""Ranks that are processes, with buffers in the memory of twins of GPUs.
 
 `test_cuda_run` has the same on a GPU.
 """
@@ -10,12 +10,10 @@ from fractions import Fraction
 import pytest
 
 import optcc
-from optcc.errors import InputError
 from optcc.fault_run.results import FaultRun
 from optcc.fault_run.run import run_with_faults
 from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError, run_schedules
-from optcc.runtime.compiled.choice import ChunkPath, path_of
 from optcc.runtime.control.job import Job
 from optcc.runtime.control.launch import Session
 from optcc.runtime.messages import Strike
@@ -35,14 +33,6 @@ def made(nbytes: int = 1 << 20, servers: int = 3) -> Plan:
     return optcc.plan(Cluster.uniform(servers=servers, nics=2, rate=25_000_000), nbytes, segments=2)
 
 
-def test_the_native_engine_serves_gpus_of_one_machine() -> None:
-    for asked in ("auto", "native"):
-        assert path_of(asked, "local", "cuda", "bfloat16") == ChunkPath("native")
-    assert path_of("python", "local", "cuda") == ChunkPath("python")
-    with pytest.raises(InputError, match="not for that"):
-        path_of("native", "tcp", "cuda")
-
-
 @pytest.mark.usefixtures("twins")
 @pytest.mark.parametrize(
     ("dtype", "op"),
@@ -54,13 +44,13 @@ def test_the_native_engine_serves_gpus_of_one_machine() -> None:
 def test_results_are_exact(dtype: str, op: str) -> None:
     plan = made()
     schedules = {name: plan.baseline(name).schedule() for name in ("optcc", "ring")}
-    results = run_schedules(schedules, dtype=dtype, op=op, repeat=2, device="cuda", path="native")
+    results = run_schedules(schedules, dtype=dtype, op=op, repeat=2, device="cuda")
     assert {name: result.exact for name, result in results.items()} == dict.fromkeys(schedules, (True,) * 3)
     assert all(result.median_s >= float(plan.bound.seconds) * 0.999 for result in results.values())
 
 
 def with_faults(*strikes: Strike) -> FaultRun:
-    return run_with_faults(made(), strikes, repeat=1, local_rate=Fraction(10**12), device="cuda", path="native")
+    return run_with_faults(made(), strikes, repeat=1, local_rate=Fraction(10**12), device="cuda")
 
 
 @pytest.mark.usefixtures("twins")
@@ -89,8 +79,7 @@ def test_a_killed_process_ends_all() -> None:
 def run_twice() -> bool:
     """A job, and another with a buffer of its own: whether both were exact."""
     jobs = [
-        Job({"it": made(nbytes, 2).schedule()}, "float32", "sum", False, device="cuda", path="native")
-        for nbytes in (1 << 16, 1 << 17)
+        Job({"it": made(nbytes, 2).schedule()}, "float32", "sum", False, device="cuda") for nbytes in (1 << 16, 1 << 17)
     ]
     with Session(jobs[0]) as session:
         exact = session.run("it").exact

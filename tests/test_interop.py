@@ -182,11 +182,8 @@ def test_device_arrays_are_cut_like_numpys() -> None:
     for part in (slice(3, 9), slice(None, 7), slice(95, 200), slice(9, 3), slice(-4, None), slice(100, None)):
         assert len(whole[part]) == len(model[part])
     assert span(whole[3:9]) == (4096 + 24, 4096 + 72)
-    assert whole[3:9].view(np.dtype(np.uint8)).count == 48
     with pytest.raises(IndexError):
         whole[::2]
-    with pytest.raises(ValueError, match="whole number"):
-        whole[:1].view(np.dtype([("x", np.uint8, 3)]))
 
 
 class Torch:

@@ -1,7 +1,7 @@
-"""A GPU: its memory, folds on its streams, pinned host memory, memory shared between processes. The only cupy here.
+"""A GPU: its memory, the resident kernel, pinned host memory, memory shared between processes. The only cupy here.
 
-Everything is enqueued and returns at once, in the order of the stream it is given: the fold stream unless another is
-named. What must come first is an event in `after`, so a fold runs beside the landings of the next chunks.
+Everything is enqueued and returns at once, in the order of the stream it is given, but for `put` and `get`. What must
+come first is an event in `after`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray, SharedArray
 from optcc.runtime.devices.gpu_memory import Allocation, allocation_of
 from optcc.runtime.devices.host import Array, Op, dtype_of, name_of
-from optcc.runtime.devices.interop import borrow, demand_alike, stream_pointer
+from optcc.runtime.devices.interop import borrow, stream_pointer
 
 try:
     import cupy
@@ -31,11 +31,12 @@ BLOCK = 2 << 20
 """Memory is taken in multiples of this, for itself: what is registered with a NIC shares no page with anything else."""
 SOURCE = Path(__file__).parent / "kernels" / "fold.cu"
 THREADS, LINE = 256, 128
-"""Threads of a block of the other kernels, each of which works on one word; bytes of a cache line: the first words of a
-fold start one, at the output."""
+"""Threads of a block that divides, each of which works on one word; bytes of a cache line, where the first word
+starts."""
+IN, OUT = 1, 2
+"""cudaMemcpyHostToDevice and back."""
 LEGACY_STREAM = 1
 """cudaStreamLegacy: waits for, and is waited for by, all streams that are not made non-blocking."""
-
 RESIDENT_THREADS = 512
 """Of a block of the resident kernel: as many as its launch bounds say."""
 
@@ -53,20 +54,14 @@ def device_of_address(address: int) -> int:
     return int(cupy.cuda.runtime.pointerGetAttributes(address).device)
 
 
-def describe_gpu(index: int) -> str:
-    """For people: the GPU, its driver's and cupy's versions. Nothing is opened."""
-    properties = cupy.cuda.runtime.getDeviceProperties(index)
-    driver, runtime = cupy.cuda.runtime.driverGetVersion(), cupy.cuda.runtime.runtimeGetVersion()
-    return f"{properties['name'].decode()}, CUDA driver {driver}, runtime {runtime}, cupy {cupy.__version__}"
-
-
 def on_device(index: int) -> Any:
     """A context in which calls of this thread are for CUDA device `index`; then for the one that they were for."""
     return cupy.cuda.Device(index)
 
 
 class Gpu:
-    """CUDA device `index`. `stream` is its fold stream, `receive_path` the one that copies in, `send_path` out."""
+    """CUDA device `index`. Copies in are on the stream `arrivals`, copies out on `departures`, the resident kernel on
+    `resident`, all else on `stream`."""
 
     def __init__(self, index: int = 0) -> None:
         count = gpu_count()
@@ -74,18 +69,22 @@ class Gpu:
             raise InputError("no such GPU", where="device cuda", expected=f"a number below {count}", got=index)
         self.index = index
         cupy.cuda.Device(index).use()
-        self.stream, self.arrivals, self.departures, self.resident = (self.new_stream() for _ in range(4))
-        self._kernels: dict[tuple[np.dtype[Any], str, int | None], Any] = {}
+        self.stream, self.arrivals, self.departures, self.resident = (
+            cupy.cuda.Stream(non_blocking=True) for _ in range(4)
+        )
+        self._kernels: dict[tuple[np.dtype[Any], str], Any] = {}
+
+    def ready(self, dtype: np.dtype[Any], op: Op) -> None:
+        """Compile and load what a collective needs, which takes seconds, and see that this GPU runs it."""
+        self._kernel(dtype, f"serve_{op}")
+        self.divide(self.empty(1, dtype), 1)
+        self.wait()
 
     @contextmanager
     def current(self) -> Iterator[None]:
         """Within, calls of this thread are for this GPU, afterwards for the one that they were for before."""
         with on_device(self.index):
             yield
-
-    def new_stream(self) -> Stream:
-        """A stream that waits for no other of its own accord."""
-        return cupy.cuda.Stream(non_blocking=True)
 
     # Memory
 
@@ -105,14 +104,6 @@ class Gpu:
             ) from error
         return DeviceArray(memory.ptr, count, dtype, self.index, memory)
 
-    def scratch(self, count: int, dtype: np.dtype[Any]) -> DeviceArray:
-        """Uninitialised elements for work on the fold stream alone, shape (count,).
-
-        Freed with the last array on it: then it is used again, by work that the fold stream is given later.
-        """
-        memory = cupy.cuda.alloc(max(1, count * dtype.itemsize))
-        return DeviceArray(memory.ptr, count, dtype, self.index, memory)
-
     def pinned(self, count: int, dtype: np.dtype[Any]) -> Array:
         """Uninitialised elements in page-locked host memory, which copies need in order to run beside other work."""
         memory = cupy.cuda.alloc_pinned_memory(max(1, count * dtype.itemsize))
@@ -121,87 +112,28 @@ class Gpu:
     def put(self, host: Array, out: DeviceArray | None = None) -> DeviceArray:
         """`host` on the GPU; waits until it is there."""
         out = self.empty(len(host), host.dtype) if out is None else out
-        self.fetch(out, host)
+        self._move(out.address, host.ctypes.data, host.nbytes, IN, self.arrivals)
         self.arrivals.synchronize()
         return out
 
     def get(self, array: DeviceArray) -> Array:
-        """`array` in host memory, once what is enqueued on the fold stream has been done."""
+        """`array` in host memory, once what `stream` has been given is done."""
         host = np.empty(len(array), array.dtype)
         self.deliver(host, array, after=(self.mark(),))
         self.departures.synchronize()
         return host
 
-    def fetch(self, out: DeviceArray, host: Array, *, after: Sequence[Event] = (), stream: Stream = None) -> None:
-        """Host to GPU, on `receive_path`. `host` stays as it is until that is done."""
-        self._move(out.address, host.ctypes.data, host.nbytes, 1, after, stream or self.arrivals)
-
-    def deliver(self, host: Array, array: DeviceArray, *, after: Sequence[Event] = (), stream: Stream = None) -> None:
-        """GPU to host, on `send_path`."""
-        self._move(host.ctypes.data, array.address, array.nbytes, 2, after, stream or self.departures)
-
-    def copy(
-        self, out: DeviceArray, source: DeviceArray, *, after: Sequence[Event] = (), stream: Stream = None
-    ) -> None:
-        """out = source, in the GPU's memory, by a kernel: beside other work, cudaMemcpy is slower at most sizes."""
-        demand_alike(source, source, out, None)
-        self._launch("take", source, source, out, None, after, stream or self.stream)
-
-    def memcpy(self, out: DeviceArray, source: DeviceArray) -> None:
-        """The same by cudaMemcpyAsync, on the fold stream: what benchmarks compare with."""
-        self._move(out.address, source.address, source.nbytes, 3, (), self.stream)
-
-    def _move(self, to: int, source: int, nbytes: int, kind: int, after: Sequence[Event], stream: Stream) -> None:
+    def deliver(self, host: Array, array: DeviceArray, *, after: Sequence[Event] = ()) -> None:
+        """GPU to host; `host` is not touched until that is done."""
         for event in after:
-            stream.wait_event(event)
+            self.departures.wait_event(event)
+        self._move(host.ctypes.data, array.address, array.nbytes, OUT, self.departures)
+
+    def _move(self, to: int, source: int, nbytes: int, way: int, stream: Stream) -> None:
         if nbytes:
-            cupy.cuda.runtime.memcpyAsync(to, source, nbytes, kind, stream.ptr)
+            cupy.cuda.runtime.memcpyAsync(to, source, nbytes, way, stream.ptr)
 
-    # Folds
-
-    def fold(
-        self,
-        op: Op,
-        own: DeviceArray,
-        landed: DeviceArray,
-        out: DeviceArray | None = None,
-        also: DeviceArray | None = None,
-        *,
-        after: Sequence[Event] = (),
-        stream: Stream = None,
-    ) -> None:
-        """out = own op landed, in one pass over memory; `out` is `own` unless it is given, `also` gets the same.
-
-        `out` or `also` may be the next hop's buffer, another GPU's or process's that is mapped here. InputError when
-        arrays differ in length, type or GPU, or overlap without being the same.
-        """
-        out = own if out is None else out
-        demand_alike(own, landed, out, also)
-        self._launch(str(op), own, landed, out, also, after, stream or self.stream)
-
-    def _launch(
-        self,
-        name: str,
-        own: DeviceArray,
-        landed: DeviceArray,
-        out: DeviceArray,
-        also: DeviceArray | None,
-        after: Sequence[Event],
-        stream: Stream,
-    ) -> None:
-        for event in after:
-            stream.wait_event(event)
-        count, too = out.count, 0 if also is None else also.address
-        if not count:
-            return
-        unlike = (own.address ^ out.address) | (landed.address ^ out.address) | (too and too ^ out.address)
-        # A width serves when all addresses lie alike within a word of it.
-        width = 16 if unlike % 16 == 0 else 8 if unlike % 8 == 0 else 0
-        head = min(count, -out.address % LINE // out.itemsize) if width else 0
-        threads = max((count - head) * out.itemsize // width if width else count, head + LINE)
-        kernel = self._kernels.get((out.dtype, name, width)) or self._kernel(out.dtype, name, width)
-        arguments = (own.address, landed.address, out.address, too, count, head, 0, 0, 0)
-        kernel((-(-threads // THREADS),), (THREADS,), arguments, stream=stream)
+    # Kernels
 
     def serve(
         self,
@@ -216,10 +148,10 @@ class Gpu:
         """Start the resident kernel behind what `stream` has been given; what it is given from now on runs after it.
 
         slots : (address of jobs, how many); done : address of words; first : number of the first job, as
-        native/folder_gpu.c has them; stream : the fold stream if None
+        native/folder_gpu.c has them; stream : a stream of whichever library, `stream` if None
         """
         pointer = self.stream.ptr if stream is None else stream_pointer(stream)
-        kernel = self._kernels.get((dtype, f"serve_{op}", None)) or self._kernel(dtype, f"serve_{op}", None)
+        kernel = self._kernel(dtype, f"serve_{op}")
         event = cupy.cuda.Event(disable_timing=True)
         cupy.cuda.runtime.eventRecord(event.ptr, pointer)
         self.resident.wait_event(event)
@@ -227,28 +159,26 @@ class Gpu:
         event.record(self.resident)
         cupy.cuda.runtime.streamWaitEvent(pointer, event.ptr)
 
-    def divide(self, array: DeviceArray, by: int, *, after: Sequence[Event] = (), stream: Stream = None) -> None:
+    def divide(self, array: DeviceArray, by: int) -> None:
         """Every element divided by `by` in place: floats rounded once, integers cut towards zero."""
-        stream = stream or self.stream
-        for event in after:
-            stream.wait_event(event)
+        kernel = self._kernel(array.dtype, "divide")
         if array.count:
             head = min(array.count, -array.address % LINE // array.itemsize)
             threads = max(-(-array.nbytes // 16), head + LINE)
             arguments = (array.address, array.count, head, by)
-            self._kernel(array.dtype, "divide", None)((-(-threads // THREADS),), (THREADS,), arguments, stream=stream)
+            kernel((-(-threads // THREADS),), (THREADS,), arguments, stream=self.stream)
 
-    def _kernel(self, dtype: np.dtype[Any], name: str, width: int | None) -> Any:
-        made = _module(name_of(dtype)).get_function(name if width is None else f"{name}_{width}").kernel
-        self._kernels[dtype, name, width] = made
-        return made
+    def _kernel(self, dtype: np.dtype[Any], name: str) -> Any:
+        if (dtype, name) not in self._kernels:
+            self._kernels[dtype, name] = _module(name_of(dtype)).get_function(name).kernel
+        return self._kernels[dtype, name]
 
     # Order
 
-    def mark(self, stream: Stream = None, event: Event = None) -> Event:
-        """An event after everything that `stream` has been given so far; `event` if one is given to be used again."""
-        event = event or cupy.cuda.Event(disable_timing=True)
-        event.record(stream or self.stream)
+    def mark(self) -> Event:
+        """An event after everything that `stream` has been given so far."""
+        event = cupy.cuda.Event(disable_timing=True)
+        event.record(self.stream)
         return event
 
     def wait(self) -> None:
@@ -258,22 +188,14 @@ class Gpu:
 
     # Other libraries and other processes
 
-    def adopt(self, thing: Any, *, write: bool = True, stream: object = None) -> DeviceArray:
-        """Another library's array, without a copy; folds wait for what its stream has been given so far.
-
-        stream : the stream it was last worked on, where the object itself does not say; cudaStreamLegacy if None
-        """
+    def adopt(self, thing: Any, *, write: bool = True) -> DeviceArray:
+        """Another library's array, without a copy; `stream` waits for what its stream has been given so far."""
         array = borrow(thing, write=write, stream=self.stream.ptr, gpu_of=device_of_address, after=self._order_after)
         if not isinstance(array, DeviceArray) or array.gpu not in (self.index, -1):
             place = f"GPU {array.gpu}" if isinstance(array, DeviceArray) else "host memory"
             raise InputError("wrong device", where="buffer", expected=f"memory of GPU {self.index}", got=place)
-        self._order_after(LEGACY_STREAM if stream is None else stream_pointer(stream))
+        self._order_after(LEGACY_STREAM)
         return array
-
-    def release_to(self, stream: object) -> None:
-        """What `stream` is given from now on runs after the folds enqueued so far."""
-        event = self.mark()  # lives until the stream has been told
-        cupy.cuda.runtime.streamWaitEvent(stream_pointer(stream), event.ptr)
 
     def _order_after(self, pointer: int) -> None:
         event = cupy.cuda.Event(disable_timing=True)
@@ -307,16 +229,6 @@ class Gpu:
         finally:
             self.wait()
             cupy.cuda.runtime.ipcCloseMemHandle(base)
-
-    @contextmanager
-    def recorded(self, stream: Stream) -> Iterator[list[Any]]:
-        """What is given to `stream`, and to streams that wait for it, is not run but becomes a graph: [graph]."""
-        graph: list[Any] = []
-        stream.begin_capture()
-        try:
-            yield graph
-        finally:
-            graph.append(stream.end_capture())
 
 
 @cache

@@ -1,5 +1,5 @@
-"""A rank's buffer in a GPU's memory: what the engine needs, on one stream, so that the order of calls is the order of
-the work. Cupy is behind `gpu`, a `cuda.Gpu`, or what stands for one in tests."""
+"""A rank's buffer in a GPU's memory: what a run needs, on one stream, so that the order of calls is the order of the
+work. Cupy is behind `gpu`, a `cuda.Gpu`, or what stands for one in tests."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ import numpy as np
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array, Op
 
-BYTE = np.dtype(np.uint8)
-
 
 class CudaMemory:
     """The memory of one GPU, for one rank."""
@@ -21,12 +19,7 @@ class CudaMemory:
 
     def warm(self, dtype: np.dtype[Any], op: Op) -> None:
         """Compile what a run needs, which takes seconds, and see that it works."""
-        for kind in (dtype, BYTE):
-            own, other = (self.gpu.scratch(256, kind) for _ in range(2))
-            self.gpu.copy(own, other)
-        self.gpu.fold(op, *(self.gpu.scratch(256, dtype) for _ in range(2)))
-        self.gpu.divide(self.gpu.scratch(256, dtype), 2)
-        self.gpu.wait()
+        self.gpu.ready(dtype, op)
 
     def empty(self, count: int, dtype: np.dtype[Any]) -> DeviceArray:
         """Memory of its own."""

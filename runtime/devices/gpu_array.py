@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from optcc.runtime.devices.host import BFLOAT16, Array
+from optcc.runtime.devices.host import Array
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,25 +40,6 @@ class DeviceArray:
             raise IndexError("a part of a DeviceArray is contiguous")
         address = self.address + start * self.dtype.itemsize
         return DeviceArray(address, max(0, stop - start), self.dtype, self.gpu, self.owner)
-
-    def view(self, dtype: np.dtype[Any]) -> DeviceArray:
-        """The same bytes as elements of another type, of which they must be a whole number."""
-        count, rest = divmod(self.nbytes, dtype.itemsize)
-        if rest:
-            raise ValueError(f"{self.nbytes} bytes are no whole number of {dtype}")
-        return DeviceArray(self.address, count, dtype, self.gpu, self.owner)
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        """For cupy, numba, torch. bfloat16 goes as two opaque bytes; nothing says on which stream it was written."""
-        typestr = "<V2" if self.dtype == BFLOAT16 else self.dtype.str
-        return {
-            "shape": (self.count,),
-            "typestr": typestr,
-            "data": (self.address, False),
-            "version": 3,
-            "strides": None,
-        }
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Element types, and array operations on a rank's buffers in host memory. `cuda.Gpu` has the same on a GPU.
+"""Element types, and array operations on a rank's buffers in host memory. kernels/fold.cu has the same for a GPU.
 
 What both keep: one operation per element, rounded once to the element's type, and the rules of `float_bits` for zeros
 and NaN. So a result depends only on the order of the folds, which the schedule fixes. It has the same bits in every
@@ -85,14 +85,6 @@ def name_of(dtype: np.dtype[Any], where: str = "buffer") -> str:
     return name
 
 
-def op_of(name: str) -> Op:
-    """The operation called `name`; InputError for an unknown one."""
-    try:
-        return Op(name)
-    except ValueError:
-        raise InputError("unknown operation", where="--op", expected=f"one of {', '.join(Op)}", got=name) from None
-
-
 def reduction_of(name: str, where: str = "--op") -> Reduction:
     """The reduction called `name`: an Op, or avg, a sum that is divided by the number of ranks at the end.
 
@@ -112,51 +104,34 @@ def empty(count: int, dtype: np.dtype[Any]) -> Array:
     return np.empty(count, dtype)
 
 
-def bytes_of(array: Array) -> memoryview:
-    """The memory of a contiguous array as writable bytes, without a copy."""
-    return array.view(np.uint8).data
-
-
-def elements(data: memoryview, dtype: np.dtype[Any]) -> Array:
-    """Bytes as an array of elements, without a copy, shape (len(data) / itemsize,)."""
-    return np.frombuffer(data, dtype)
-
-
-def fold(op: Op, own: Array, landed: Array, out: Array | None = None, also: Array | None = None) -> None:
-    """out = own op landed, element by element, all of one shape and dtype; `out` is `own` unless it is given.
-
-    `also` gets the same: the next hop's buffer. Both may be `own` or `landed` itself and overlap neither otherwise.
-    """
-    out = own if out is None else out
+def fold(op: Op, own: Array, landed: Array) -> None:
+    """own = own op landed, element by element, both of one shape and dtype; they may be the same."""
     if own.dtype not in _INFINITY:
-        _UFUNC[op](own, landed, out=out)
-    else:
-        step = CHUNK_BYTES // own.itemsize
-        with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN are results as good as others
-            for at in range(0, len(own), step):
-                part = slice(at, at + step)
-                _fold_floats(op, own[part], landed[part], out[part])
-    if also is not None:
-        also[:] = out
+        _UFUNC[op](own, landed, out=own)
+        return
+    step = CHUNK_BYTES // own.itemsize
+    with np.errstate(over="ignore", invalid="ignore"):  # infinities and NaN are results as good as others
+        for at in range(0, len(own), step):
+            _fold_floats(op, own[at : at + step], landed[at : at + step])
 
 
-def _fold_floats(op: Op, own: Array, landed: Array, out: Array) -> None:
+def _fold_floats(op: Op, own: Array, landed: Array) -> None:
     infinity = _INFINITY[own.dtype]
     if op in _BY_BITS:
         if own.itemsize > 2:  # numpy has instructions for these
             made = _UFUNC[op](own, landed)
             if np.abs(made).min() > 0:  # neither zero nor NaN, which alone have several ways to come out
-                out[:] = made
+                own[:] = made
                 return
-        _BY_BITS[op](bits_of(own), bits_of(landed), bits_of(out), infinity)
+        _BY_BITS[op](bits_of(own), bits_of(landed), bits_of(own), infinity)
         return
     if own.dtype == BFLOAT16:
-        out[:] = _fold_bfloat16(op, own, landed)
+        own[:] = _fold_bfloat16(op, own, landed)
     else:
-        _UFUNC[op](own, landed, out=out)
-        if out.itemsize > 2 and not np.isnan(np.maximum.reduce(out)):  # one pass, and numpy has instructions for it
+        _UFUNC[op](own, landed, out=own)
+        if own.itemsize > 2 and not np.isnan(np.maximum.reduce(own)):  # one pass, and numpy has instructions for it
             return
-    float_bits.settle(bits_of(out), infinity)
+    float_bits.settle(bits_of(own), infinity)
 
 
 def bits_of(array: Array) -> NDArray[Any]:
@@ -167,11 +142,6 @@ def bits_of(array: Array) -> NDArray[Any]:
 def infinity_of(dtype: np.dtype[Any]) -> int:
     """The bits of a float dtype's +infinity."""
     return _INFINITY[dtype]
-
-
-def copy(out: Array, source: Array) -> None:
-    """out = source; of one shape and dtype, and apart."""
-    out[:] = source
 
 
 @np.errstate(invalid="ignore")

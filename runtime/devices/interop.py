@@ -141,21 +141,6 @@ def demand_apart(a: Array | DeviceArray, b: Array | DeviceArray, where: str = "b
         )
 
 
-def demand_alike(own: DeviceArray, landed: DeviceArray, out: DeviceArray, also: DeviceArray | None) -> None:
-    """InputError unless the arrays of a fold are alike and of one GPU, and what is written overlaps no other array."""
-    arrays = (own, landed, out) if also is None else (own, landed, out, also)
-    for other in arrays[1:]:
-        if other.count != own.count or (other.dtype is not own.dtype and other.dtype != own.dtype):
-            one, two = (f"{a.count} x {name_of(a.dtype)}" for a in (own, other))
-            raise InputError("arrays differ", where="fold", expected=one, got=two)
-        if other.gpu != own.gpu:
-            raise InputError("wrong device", where="fold", expected=f"memory of GPU {own.gpu}", got=f"GPU {other.gpu}")
-    for written in arrays[2:]:
-        for other in arrays:
-            if abs(other.address - written.address) < own.nbytes and other.address != written.address:
-                demand_apart(written, other, where="fold")
-
-
 def _host(array: Array, write: bool, where: str) -> Array:
     if isinstance(array, np.ma.MaskedArray):
         hint = "Pass x.filled(value), or x.data where the mask does not matter."

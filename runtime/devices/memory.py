@@ -30,7 +30,7 @@ class Memory(Protocol):
         ...
 
     def divide(self, array: Any, by: int) -> None:
-        """As `device.divide`."""
+        """As `host.divide`."""
         ...
 
     def staging(self, array: Any) -> Array:

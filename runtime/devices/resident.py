@@ -37,7 +37,7 @@ LATEST_S = 60.0
 """For one of dozens of kernels to end that were launched before."""
 HIGHEST = 1 << 48
 """Addresses that a job can say are below."""
-OK, AGAIN, LOST = range(3)
+OK, AGAIN = range(2)
 
 _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "optcc_gpu_bytes": (c_uint64, c_uint32),
@@ -48,7 +48,6 @@ _FUNCTIONS: dict[str, tuple[Any, ...]] = {
     "optcc_gpu_launch": (c_int, c_void_p, c_int, c_int, c_void_p),
     "optcc_gpu_idle": (c_int, c_void_p),
     "optcc_gpu_end": (c_int, c_void_p),
-    "optcc_gpu_fail": (None, c_void_p),
     "optcc_program_early": (c_uint64, c_void_p),
     "optcc_shm_lend": (c_int, c_void_p, c_void_p, c_uint64, c_int, c_void_p),
     "optcc_shm_unlend": (c_int, c_void_p, c_uint32),
@@ -93,28 +92,17 @@ class ResidentFolder:
         return _function(self._lib, name)(*arguments)
 
     def use(self, program: c_void_p) -> None:
-        """The program's copies and folds are this GPU's from now on, until `forget`."""
+        """The program's copies and folds are this GPU's from now on, until `close`."""
         nbytes = int(self._call("optcc_program_early", program))
         early = self.gpu.empty(max(1, nbytes), BYTE)
         if self._call("optcc_gpu_use", self._handle, program, early.address) != OK:
             raise MemoryError("optcc_gpu_use")
         self._early[program.value or 0] = early
 
-    def forget(self, program: c_void_p) -> None:
-        """Before the program is closed: the GPU's memory for it is free again."""
-        self._early.pop(program.value or 0, None)
-
-    def warm(self, dtype: np.dtype[Any], op: Op) -> None:
-        """Compile and load what a collective needs, which takes seconds, and see that it runs and ends."""
-        buffer = self.gpu.empty(1, dtype)  # freed after the end: CUDA frees when all kernels have ended
-        self.launch(buffer, op)
-        self.end()
-        self.gpu.wait()
-
     def launch(self, buffer: DeviceArray, op: Op, stream: object = None) -> None:
         """Start the kernel, behind what `stream` has been given so far. What it is given from now on waits for `end`.
 
-        stream : a CUDA stream of the caller, of whichever library; the fold stream if None
+        stream : a CUDA stream of the caller, of whichever library; `Gpu.stream` if None
         Raises InputError for memory that a job cannot name, RuntimeError while a kernel runs or after the GPU failed.
         """
         if buffer.address + buffer.nbytes > HIGHEST:
@@ -148,10 +136,6 @@ class ResidentFolder:
             self._running = False
             if self._collected:
                 gc.enable()
-
-    def fail(self) -> None:
-        """The GPU has reported an error: what runs ends with LOST, and everybody is told that it is this rank's."""
-        self._call("optcc_gpu_fail", self._handle)
 
     def close(self) -> None:
         """End the kernel, wait for it, give all memory back. The programs must be closed before."""

@@ -14,7 +14,7 @@ from typing import Any
 from tests.cuda_twin import SharedTwin
 
 twin = ModuleType("optcc.runtime.devices.cuda")
-twin.Gpu = lambda index: SharedTwin(index)  # type: ignore[attr-defined]
+twin.Gpu = lambda index: SharedTwin()  # type: ignore[attr-defined]
 twin.gpu_count = lambda: 2  # type: ignore[attr-defined]
 sys.modules[twin.__name__] = twin
 
@@ -35,17 +35,17 @@ def unloaded() -> None:
 
 def freed() -> None:
     """Memory is freed while the kernel runs."""
-    from optcc.runtime.control.native_links import NativeLinks
+    from optcc.runtime.control.links import Links
 
     def before(links: Any, *rest: Any) -> None:
         links._gpu.empty(1, sys.modules["numpy"].dtype("uint8"))
 
-    wrap(NativeLinks, "_go_on", before)
+    wrap(Links, "_go_on", before)
 
 
 def littered() -> None:
     """No bug: what nobody uses any more waits to be collected while the kernel runs."""
-    from optcc.runtime.control.native_links import NativeLinks
+    from optcc.runtime.control.links import Links
 
     def before(links: Any, *rest: Any) -> None:
         circle: list[Any] = [links._gpu.empty(1, sys.modules["numpy"].dtype("uint8"))]
@@ -53,15 +53,15 @@ def littered() -> None:
         del circle
         links.kept = [[] for _ in range(100_000)]  # more than Python lets come without a look for garbage
 
-    wrap(NativeLinks, "_go_on", before)
+    wrap(Links, "_go_on", before)
 
 
 def collected() -> None:
     """The same, and it is collected."""
-    from optcc.runtime.control.native_links import NativeLinks
+    from optcc.runtime.control.links import Links
 
     littered()
-    wrap(NativeLinks, "_go_on", lambda *_: gc.enable())
+    wrap(Links, "_go_on", lambda *_: gc.enable())
 
 
 def slow() -> None:

@@ -1,8 +1,8 @@
-// Folds of two arrays, 16 bytes at a time where the addresses allow it. Compiled once per element type: -DTYPE_<dtype>.
+// Copies and folds of arrays by a kernel that runs as long as a collective does, and what divides an average. Compiled
+// once per element type: -DTYPE_<dtype>.
 //
 // Every fold is one operation per element, rounded once to the element's type (fp16 and bf16 too: native add.f16 and
 // add.bf16, round to nearest even), so the bits depend on nothing but the operands: not on the grid, nor on the width.
-// A thread folds one word: more words per thread, or fewer blocks that go around, gain nothing (docs/hardware.md).
 
 #if defined(TYPE_float16)
 #include <cuda_fp16.h>
@@ -148,61 +148,6 @@ BY_FOUR(Prod, product4)
 BY_FOUR(Min, LEAST)
 BY_FOUR(Max, MOST)
 #endif
-
-// What was written before is there for all, other GPUs and the host too, before `ticket` is in the word `done`: the
-// last block to arrive writes it. Null: nobody waits for it. Blocks of one stream's kernels count in one `arrived`.
-__device__ __forceinline__ void tell(unsigned* arrived, volatile u64* done, u64 ticket) {
-  if (!done) return;
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    __threadfence_system();
-    if (atomicAdd(arrived, 1) == gridDim.x - 1) {
-      *arrived = 0;
-      __threadfence_system();
-      *done = ticket;
-    }
-  }
-}
-
-// out[i] = own[i] op landed[i], and also[i] likewise unless `also` is null. `out` and `also` may be `own` or `landed`
-// itself; apart from that nothing overlaps. The first `head` elements bring all addresses to a whole word.
-template <class Op, int LANES>
-__device__ __forceinline__ void fold(const Element* own, const Element* landed, Element* out, Element* also, u64 count,
-                                     u64 head) {
-  typedef Word<LANES> W;
-  const u64 words = (count - head) / LANES, tail = head + words * LANES;
-  const u64 thread = (u64)blockIdx.x * blockDim.x + threadIdx.x;
-  if (thread < words) {
-    const u64 at = head + thread * LANES;
-    const W made = Combine<Op, LANES>::of(*reinterpret_cast<const W*>(own + at), *reinterpret_cast<const W*>(landed + at));
-    *reinterpret_cast<W*>(out + at) = made;
-    if (also) *reinterpret_cast<W*>(also + at) = made;
-  }
-  if (thread < head + (count - tail)) {  // what does not fill a word, at either end
-    const u64 at = thread < head ? thread : tail + thread - head;
-    const Element made = Op::of(own[at], landed[at]);
-    out[at] = made;
-    if (also) also[at] = made;
-  }
-}
-
-#define FOLD(name, Op, LANES)                                                                                     \
-  extern "C" __global__ void name(const Element* own, const Element* landed, Element* out, Element* also, u64 count, \
-                                  u64 head, unsigned* arrived, volatile u64* done, u64 ticket) {                  \
-    fold<Op, LANES>(own, landed, out, also, count, head);                                                         \
-    tell(arrived, done, ticket);                                                                                  \
-  }
-// By the width of a word in bytes; 0 is one element.
-#define FOLDS(name, Op)                          \
-  FOLD(name##_16, Op, 16 / sizeof(Element))      \
-  FOLD(name##_8, Op, 8 / sizeof(Element))        \
-  FOLD(name##_0, Op, 1)
-
-FOLDS(sum, Sum)
-FOLDS(prod, Prod)
-FOLDS(min, Min)
-FOLDS(max, Max)
-FOLDS(take, Take)
 
 // An average's last step: every element divided by the number of contributions. Floats round once (fp16 and bf16 from
 // float32's quotient), integers are cut towards zero.
