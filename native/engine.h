@@ -395,8 +395,7 @@ int optcc_shm_lend(struct optcc_shm *shm, const void *base, uint64_t bytes, int 
 int optcc_shm_unlend(struct optcc_shm *shm, uint32_t region);
 /* What `peer` lends under that number is at `here` in this process. NULL: no more. */
 int optcc_shm_reach(struct optcc_shm *shm, uint32_t peer, uint32_t region, const void *here, uint64_t bytes);
-/* The process of `peer` has ended: it reads nothing any more, whatever it was about to say. */
-int optcc_shm_gone(struct optcc_shm *shm, uint32_t peer);
+uint64_t optcc_shm_lent(const struct optcc_shm *shm); /* payloads so far that were lent, and not copied */
 
 /* Faults on purpose, at a NIC of this rank. */
 enum optcc_link {

@@ -10,8 +10,7 @@
  * frame. The reader hands it over then, and never before. By this a payload starts when it was ready and the NIC free,
  * not when a process that shares its core came to write it; so one late wake-up does not add to the next.
  *
- * NICs may ail, on purpose: a link goes down and comes back, frames disappear, a rate falls. A rank whose process has
- * ended is silent.
+ * NICs may ail, on purpose: a link goes down and comes back, frames disappear, a rate falls.
  *
  * A payload in memory that its rank has lent is not copied: the frame says where it is, and the reader reads it there.
  * It has left when the reader says so: it counts what it takes and what it returns. A fence is drained when both counts
@@ -142,7 +141,6 @@ struct optcc_shm {
     struct own_nic nic[OPTCC_MAX_NICS];
     struct region mine[OPTCC_MAX_REGIONS];
     struct region *theirs; /* by rank and number */
-    uint8_t *ended;        /* by rank: its process has */
 };
 
 static uint64_t in_lines(uint64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
@@ -321,7 +319,7 @@ static void collect(struct optcc_shm *s, uint32_t wire)
     if (w->draining) {
         /* In this order: what is taken after this `returned` was read is not read. */
         const uint64_t returned = atomic_load_explicit(&w->out->returned, memory_order_acquire);
-        const int drained = returned == atomic_load(&w->out->taken) || s->ended[s->wire[wire].peer];
+        const int drained = returned == atomic_load(&w->out->taken);
         if (!drained && now(NULL) < w->until_ns)
             return;
         if (!drained)
@@ -721,9 +719,8 @@ int optcc_shm_open(const struct optcc_shm_config *c, void *memory, struct optcc_
     s->wire = calloc(c->wires ? c->wires : 1, sizeof *s->wire);
     s->control = calloc(c->ranks, sizeof *s->control);
     s->theirs = calloc((uint64_t)c->ranks * OPTCC_MAX_REGIONS, sizeof *s->theirs);
-    s->ended = calloc(c->ranks, sizeof *s->ended);
     s->wire_of = malloc((uint64_t)c->ranks * OPTCC_MAX_LANES * sizeof *s->wire_of);
-    int result = s->in && s->out && s->one && s->wire && s->control && s->wire_of && s->theirs && s->ended ? OPTCC_OK : OPTCC_MEMORY;
+    int result = s->in && s->out && s->one && s->wire && s->control && s->wire_of && s->theirs ? OPTCC_OK : OPTCC_MEMORY;
     if (result == OPTCC_OK) {
         memset(s->wire_of, 0xff, (uint64_t)c->ranks * OPTCC_MAX_LANES * sizeof *s->wire_of);
         s->start = memory;
@@ -755,7 +752,6 @@ void optcc_shm_close(struct optcc_shm *s)
     free(s->control);
     free(s->wire_of);
     free(s->theirs);
-    free(s->ended);
     free(s);
 }
 
@@ -786,12 +782,12 @@ int optcc_shm_reach(struct optcc_shm *s, uint32_t peer, uint32_t region, const v
     return OPTCC_OK;
 }
 
-int optcc_shm_gone(struct optcc_shm *s, uint32_t peer)
+uint64_t optcc_shm_lent(const struct optcc_shm *s)
 {
-    if (peer >= s->ranks || peer == s->rank)
-        return OPTCC_BAD;
-    s->ended[peer] = 1;
-    return OPTCC_OK;
+    uint64_t lent = 0;
+    for (uint32_t i = 0; i < s->wires; i++)
+        lent += s->one[i].lent;
+    return lent;
 }
 
 int optcc_shm_engine(struct optcc_shm *s, const struct optcc_config *config, struct optcc_engine **engine)

@@ -1,22 +1,12 @@
-"""Communicators whose ranks are threads of the test's process, over local wires or wires in memory alone."""
+"""Communicators whose ranks are threads of the test's process, over the local transport."""
 
 from __future__ import annotations
 
-import contextlib
-import select
-import threading
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import pytest
-
 import optcc
-from optcc.runtime.control import links
-from optcc.runtime.control.channel import Control
-from optcc.runtime.wires.layout import Layout
-from optcc.runtime.wires.virtual import VirtualNet
 from tests.free_port import free_port
 
 WAIT_S = 600
@@ -63,58 +53,3 @@ class Ranks:
     def _all(self, calls: Sequence[Callable[[], Any]]) -> list[Any]:
         futures = [self._pool.submit(call) for call in calls]
         return [future.exception(WAIT_S) or future.result() for future in futures]
-
-
-class MemoryWires:
-    """One rank's ends of a VirtualNet whose ranks are threads and whose clock is the real one."""
-
-    def __init__(self, net: VirtualNet, rank: int, lock: threading.Condition, watch: Control) -> None:
-        self._net, self._end, self._lock, self._watch = net, net.ends[rank], lock, watch
-
-    def __getattr__(self, name: str) -> Any:
-        found = getattr(self._end, name)
-        if not callable(found):
-            return found
-
-        def locked(*args: Any) -> Any:
-            with self._lock:
-                self._net.now = time.monotonic()
-                got = found(*args)
-                self._lock.notify_all()
-                return got
-
-        return locked
-
-    def poll(self, until: float) -> Sequence[Any]:
-        """Waits for what other threads do, and looks at the watch now and then."""
-        while True:
-            with self._lock:
-                self._net.now = time.monotonic()
-                news = self._end.poll(until)
-                if not news and until > self._net.now:
-                    self._lock.wait(0.001)
-            heard = bool(select.select([self._watch], [], [], 0)[0])
-            if heard:
-                self._watch.check()
-            if news or heard or until <= time.monotonic():
-                return news
-
-
-@contextlib.contextmanager
-def wires_in_memory(patch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Communicators that connect within this are joined by MemoryWires."""
-    nets: dict[str, tuple[VirtualNet, threading.Condition]] = {}
-    making = threading.Lock()
-
-    def open_wires(
-        transport: str, rank: int, layout: Layout, rates: Any, control: Control, memory: Any, lent: Any
-    ) -> Any:
-        key = control.exchange(f"{id(control)} {time.monotonic_ns()}")[0]
-        with making:
-            net, lock = nets.setdefault(key, (VirtualNet(layout), threading.Condition()))
-        control.exchange(None)
-        return MemoryWires(net, rank, lock, control)
-
-    with patch.context() as here:
-        here.setattr(links, "open_wires", open_wires)
-        yield

@@ -56,14 +56,6 @@ def degraded(draw: st.DrawFn, min_ranks: int = 3, max_ranks: int = 12, most: int
     return cluster
 
 
-@pytest.fixture(scope="session")
-def compiled() -> None:
-    """All of the compiled path, before a test waits for it: on a machine that has not done so it takes a while."""
-    from optcc.runtime.compiled.compiling import compile_all
-
-    compile_all()
-
-
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",
@@ -82,8 +74,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    # Loading compiled code takes half a second in every process of a test; tests that are about it ask for it.
-    os.environ.setdefault("OPTCC_PATH", "auto")
     # A shell's background jobs ignore it, and so would the programs that tests interrupt.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.getoption("--hypothesis-seed") is None:

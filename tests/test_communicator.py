@@ -1,4 +1,4 @@
-"""The communicator, from its callers' side: results on their own buffers, of all types, over two kinds of wires."""
+"""The communicator, from its callers' side: results on their own buffers, of all types, over the local transport."""
 
 from __future__ import annotations
 
@@ -15,26 +15,20 @@ import optcc
 from optcc.communicator.collectives import FIRST, Punctuality
 from optcc.communicator.prepared import CLASSES, SIZES, SMALL, RecentlyUsed
 from optcc.errors import InputError
-from optcc.runtime.compiled.choice import path_of, warm
 from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
 from optcc.runtime.evidence.payload import fill, reference
 from optcc.runtime.messages import Note
-from optcc.runtime.wires.layout import SLOT_BYTES
-from tests.communicators import WAIT_S, Ranks, wires_in_memory
+from optcc.runtime.native.layout import SEGMENT_BYTES
+from tests.communicators import WAIT_S, Ranks
 
 OPS = ("sum", "prod", "min", "max", "avg")
 WORLD = 3
 
 
-@pytest.fixture(scope="module", params=["local", "in memory"])
-def ranks(request: pytest.FixtureRequest) -> Iterator[Ranks]:
-    patch = pytest.MonkeyPatch()
-    if request.param == "local":
-        with Ranks(WORLD) as ranks:
-            yield ranks
-    else:
-        with wires_in_memory(patch), Ranks(WORLD) as ranks:
-            yield ranks
+@pytest.fixture(scope="module")
+def ranks() -> Iterator[Ranks]:
+    with Ranks(WORLD) as ranks:
+        yield ranks
 
 
 def given(rank: int, count: int, dtype: str, op: str) -> Array:
@@ -242,35 +236,6 @@ def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
         assert bits_of(made[0]).any()
 
 
-@pytest.mark.parametrize(
-    ("kind", "more"),
-    [("all_reduce", 1), ("broadcast", 0), ("all_gather", WORLD), ("reduce_scatter", 1 / WORLD), ("all_to_all", 1)],
-)
-def test_what_may_be_sent_again_stays_as_it_was_sent(ranks: Ranks, kind: str, more: float) -> None:
-    """Where a call does not wait until all has landed, a NIC that dies afterwards has it sent once more."""
-
-    def call(comm: optcc.Communicator) -> int:
-        sent: list[tuple[np.ndarray, bytes]] = []
-        run = comm._member.run
-
-        def noted(name: str, program: Any, buffer: np.ndarray, *args: Any, linger: bool = True, **named: Any) -> None:
-            run(name, program, buffer, *args, linger=linger, **named)
-            if not linger:
-                sent.append((buffer, buffer.tobytes()))
-
-        comm._member.run = noted  # type: ignore[method-assign]
-        try:
-            out = {"out": np.empty(int(30 * more))} if more else {}
-            op = {"op": "avg"} if kind in ("all_reduce", "reduce_scatter") else {}
-            getattr(comm, kind)(np.arange(30.0), **out, **op)
-        finally:
-            comm._member.run = run  # type: ignore[method-assign]
-        assert all(buffer.tobytes() == was for buffer, was in sent)
-        return len(sent)
-
-    assert ranks.good(call) == [1] * WORLD
-
-
 # What a communicator keeps from call to call: bounded, and good for calls of other sizes.
 
 
@@ -288,16 +253,16 @@ def test_what_is_kept_is_bounded() -> None:
 
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("first", ["broadcast", "all_reduce", "all_gather", "reduce_scatter"])
-def test_small_calls_do_not_make_chunks_small(first: str, world: int) -> None:
+def test_small_calls_do_not_make_segments_small(first: str, world: int) -> None:
     """What comes later goes by the same wires."""
     with Ranks(world) as ranks:
 
-        def call(comm: optcc.Communicator) -> set[int]:
+        def call(comm: optcc.Communicator) -> int:
             x, out = np.zeros(world), np.zeros(1 if first == "reduce_scatter" else world * world)
             getattr(comm, first)(x, *([out] if first in ("all_gather", "reduce_scatter") else []))
-            return {flow.slot_bytes for flow in comm._member.layout.flows}
+            return comm._member.layout.segment_bytes
 
-        assert ranks.good(call) == [{SLOT_BYTES}] * world
+        assert ranks.good(call) == [SEGMENT_BYTES[1]] * world
 
 
 def test_the_one_not_used_for_longest_goes() -> None:
@@ -386,13 +351,8 @@ def test_large_arrays_count_too() -> None:
 # OPTCC_DEBUG: what a communicator says of what it has chosen.
 
 
-@pytest.mark.parametrize("path", ["python", "compiled"])
-def test_it_says_what_it_goes_by_once(
-    path: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_it_says_what_it_goes_by_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setenv("OPTCC_DEBUG", "info")
-    monkeypatch.setenv("OPTCC_PATH", path)
-    warm(path_of(path, "local", "cpu"))
     with Ranks(2, "uniform:servers=2,nics=2,rate=100Gb/s") as ranks:
         for _ in range(2):
             ranks.good(lambda comm: comm.all_reduce(np.zeros(SMALL)))
@@ -402,9 +362,8 @@ def test_it_says_what_it_goes_by_once(
         first, plan, wires = [line for line in err.splitlines() if line.startswith(f"optcc INFO rank {rank} of 2: ")]
         assert first.endswith("cluster of 4 NICs, 0 of them dead; here nic0 100Gb/s, nic1 100Gb/s; transport local")
         assert re.search(r": AllReduce up to 2MiB: [a-z-]+, 1 segment, plan [0-9a-f]{16}$", plan)
-        assert re.search(rf": \d+ wires out, \d+ in; landing slots of \d+MiB; path of chunks: {path}$", wires)
-    # What is compiled at the first use on a machine has a line of its own.
-    assert len([line for line in err.splitlines() if not line.startswith("optcc: compiling ")]) == 6
+        assert wires.endswith(": 4 wires to 1 ranks")
+    assert len(err.splitlines()) == 6
 
 
 def test_it_says_nothing_unasked(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,4 +1,4 @@
-"""Random calls over local wires and wires in memory, with and without faults: no wrong byte, nothing left behind."""
+"""Random calls over shared memory and TCP, with and without faults: no wrong byte, nothing left behind."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import optcc
 from tests import loopback
 from tests.communicator_contract import KINDS, Call, calls_of, play
-from tests.communicators import Ranks, wires_in_memory
+from tests.communicators import Ranks
 from tests.effort import cases
 
 NICS = 3
@@ -70,29 +70,16 @@ def play_in_parts(comm: optcc.Communicator, seed: int, largest: int) -> list[str
         return wrong + play(part, calls_of(seed + 2, 2, part.world, largest))
 
 
-@pytest.mark.parametrize(
-    ("wires", "path", "world", "seed"),
-    [
-        ("local", "native", 2, 13),
-        ("local", "native", 3, 11),
-        ("local", "native", 4, 11),
-        ("local", "python", 3, 11),
-        ("local", "compiled", 3, 11),
-        ("in memory", "python", 3, 11),
-    ],
-)
-@pytest.mark.usefixtures("compiled")
-def test_random_calls(wires: str, path: str, world: int, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("world", "seed"), [(2, 13), (3, 11), (4, 11)])
+def test_random_calls(world: int, seed: int) -> None:
     """40 of them, of all kinds, half of them on arrays of the communicator's; NICs die."""
-    monkeypatch.setenv("OPTCC_PATH", path)
-    with wires_in_memory(monkeypatch) if wires == "in memory" else nullcontext():
-        play_round(1, 8, 1 << 12, world)  # what the first use of anything leaves, such as pools, is no leak
-        before = left()
-        wrong, events = play_round(seed, 40, 1 << 21, world)
-        assert wrong == []
-        assert {call.kind for call in calls_of(seed, 40, world, 1 << 21)} == {*KINDS}
-        assert "nic down" in events, "the faults met something"
-        assert left() == before
+    play_round(1, 8, 1 << 12, world)  # what the first use of anything leaves, such as pools, is no leak
+    before = left()
+    wrong, events = play_round(seed, 40, 1 << 21, world)
+    assert wrong == []
+    assert {call.kind for call in calls_of(seed, 40, world, 1 << 21)} == {*KINDS}
+    assert "nic down" in events, "the faults met something"
+    assert left() == before
 
 
 @pytest.mark.parametrize("world", [2, 3, 4])
@@ -117,11 +104,13 @@ def test_random_calls_over_connections_that_break(world: int) -> None:
     assert left() == before
 
 
-def a_thousand(path: str, world: int, rounds: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Calls of up to 8 MiB, 20 on each communicator, on every ninth 64 MiB; every other one is reproducible."""
-    monkeypatch.setenv("OPTCC_PATH", path)
+@pytest.mark.long
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_a_thousand_random_calls_with_random_faults(world: int) -> None:
+    """Of up to 8 MiB, 20 on each communicator, on every ninth 64 MiB; every other one is reproducible. With `--whole`;
+    a quarter of them with `--long`."""
     play_round(0, 8, 1 << 12, world)
-    before = left()
+    before, rounds = left(), cases(50)
     struck, renewed = 0, 0
     for seed in range(rounds):
         wrong, events = play_round(seed, 20, 1 << (23 if seed % 9 else 26), world, reproducible=bool(seed % 2))
@@ -130,20 +119,6 @@ def a_thousand(path: str, world: int, rounds: int, monkeypatch: pytest.MonkeyPat
     assert struck > 0.8 * rounds, "the faults met something"
     assert renewed > 0.6 * rounds
     assert left() == before
-
-
-@pytest.mark.long
-@pytest.mark.usefixtures("compiled")
-def test_a_thousand_random_calls_with_random_faults(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By compiled code."""
-    a_thousand("compiled", 3, 50, monkeypatch)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("world", [2, 3, 4])
-def test_a_thousand_random_calls_by_the_native_engine(world: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With `--whole`; a quarter of them with `--long`."""
-    a_thousand("native", world, cases(50), monkeypatch)
 
 
 @pytest.mark.long

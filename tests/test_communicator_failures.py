@@ -140,12 +140,12 @@ def test_the_last_nic_of_a_server_dies(limit: dict[str, float]) -> None:
 
 def processes(dies: int) -> list[list[str]]:
     """What each of three processes has printed."""
-    port, environ = free_port(), os.environ | {"OPTCC_PATH": "compiled"}
+    port = free_port()
     command = [sys.executable, "-m", "tests.communicator_process"]
     started = [
         subprocess.Popen(
             [*command, *map(str, (rank, 3, port, dies))], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            cwd=ROOT, env=environ,
+            cwd=ROOT,
         )
         for rank in range(3)
     ]  # fmt: skip
@@ -156,7 +156,6 @@ def processes(dies: int) -> list[list[str]]:
             process.kill()
 
 
-@pytest.mark.usefixtures("compiled")
 def test_a_killed_rank_is_the_same_error_on_all_others_which_go_on() -> None:
     first, killed, last = processes(dies=1)
     assert killed == ["6.0"]
@@ -168,7 +167,6 @@ def test_a_killed_rank_is_the_same_error_on_all_others_which_go_on() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.usefixtures("compiled")
 def test_without_rank_0_nobody_goes_on() -> None:
     killed, *others = processes(dies=0)
     assert killed == ["6.0"]

@@ -86,13 +86,12 @@ def test_nothing_is_tried_where_that_is_not_wanted(options: dict[str, bool]) -> 
 
 
 @pytest.mark.parametrize(
-    ("transport", "costs"), [("verbs", (Fraction(31, 10**7), Fraction(4, 10**7))), ("local", (0, PER_CHUNK["python"]))]
+    ("transport", "costs"), [("verbs", (Fraction(31, 10**7), Fraction(4, 10**7))), ("local", (0, PER_CHUNK))]
 )
 def test_plans_are_made_for_what_a_file_has_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, transport: str, costs: tuple[Fraction, Fraction]
+    tmp_path: Path, transport: str, costs: tuple[Fraction, Fraction]
 ) -> None:
     """Over this transport; else for what the runtime takes."""
-    monkeypatch.setenv("OPTCC_PATH", "python")
     path = tmp_path / "cluster.yaml"
     path.write_text(
         "optcc: 1\nmeasured: {date: 2026-11-20, transport: verbs, alpha: 3.1us, per_chunk: 0.4us, spread: 1%}\n"
@@ -100,18 +99,14 @@ def test_plans_are_made_for_what_a_file_has_measured(
     )
     for given in (str(path), path):
         assert message_costs(given, transport) == (transport, *costs)
-    assert message_costs(None, transport) == message_costs(CLUSTER, transport) == (transport, 0, PER_CHUNK["python"])
+    assert message_costs(None, transport) == message_costs(CLUSTER, transport) == (transport, 0, PER_CHUNK)
 
 
-def test_plans_are_made_for_the_path_that_chunks_take(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nothing was measured with it, for what it takes as a rule."""
+def test_what_another_engine_took_does_not_count(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
-    path.write_text(
-        "optcc: 1\nmeasured: {date: 2026-11-20, transport: local, path: python, per_chunk: 40us}\n"
-        "servers: [{name: a, nics: [{name: nic0, rate: 100Gb/s}]}]\n"
-    )
-    assert message_costs(path, "local").per_chunk == PER_CHUNK["native"]
-    monkeypatch.setenv("OPTCC_PATH", "python")
-    assert message_costs(path, "local").per_chunk == Fraction(40, 10**6)
-    monkeypatch.setenv("OPTCC_PATH", "compiled")
-    assert message_costs(path, "local").per_chunk == PER_CHUNK["compiled"] < PER_CHUNK["python"]
+    for engine, costs in (("python", PER_CHUNK), ("native", Fraction(40, 10**6))):
+        path.write_text(
+            f"optcc: 1\nmeasured: {{date: 2026-11-20, transport: local, path: {engine}, per_chunk: 40us}}\n"
+            "servers: [{name: a, nics: [{name: nic0, rate: 100Gb/s}]}]\n"
+        )
+        assert message_costs(path, "local").per_chunk == costs

@@ -43,7 +43,7 @@ from optcc.runtime.control.connecting import (
 )
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.errors import PeerLateError, RankFailedError, TransportError
-from optcc.runtime.messages import PIECE, AskCall, AskTime, Broken, Halt, Payload, Post, Renew, RunFailed, Saw, Share
+from optcc.runtime.messages import PIECE, AskCall, AskTime, Broken, Halt, Payload, Renew, RunFailed, Saw, Share
 from tests.control_star import DOOR, SECRET, eventually, gather, member, opened, parcel, star, together, verdict, works
 from tests.free_port import free_port
 
@@ -108,46 +108,6 @@ def test_an_exchange_that_is_not_joined_ends() -> None:
             members[0].exchange("alone")
 
 
-def test_letters_come_with_their_sender_and_in_order() -> None:
-    with star(3) as (_, members):
-        got: list[tuple[int, Any]] = []
-        members[2].on_message = lambda origin, value: got.append((origin, value))
-        for turn in range(20):
-            members[0].send(2, {"turn": turn})
-        members[1].send(2, None)
-
-        def all_there() -> bool:
-            members[2].check()
-            return len(got) == 21
-
-        assert eventually(all_there)
-        assert [value["turn"] for origin, value in got if origin == 0] == list(range(20))
-        assert (1, None) in got
-        for other in members[:2]:
-            other.on_message = lambda *_: pytest.fail("a message to somebody else")
-            other.check()
-
-
-def test_a_rank_that_does_not_read_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(router, "BACKLOG", 1 << 20)
-    with star(3) as (hub, members):
-        for _ in range(200):
-            members[0].send(1, "x" * 100_000)  # rank 1 reads none of them
-        got: list[Any] = []
-        members[2].on_message = lambda origin, value: got.append(value)
-        members[0].send(2, "through")
-
-        def arrived() -> bool:
-            members[2].check()
-            return got == ["through"]
-
-        assert eventually(arrived)
-        unread: list[Any] = []
-        members[1].on_message = lambda origin, value: unread.append(value)
-        assert works(hub, members), "it still gets what is not a message"
-        assert 0 < len(unread) < 200, "messages beyond the backlog are dropped"
-
-
 WAITS: dict[str, Callable[[Control], Any]] = {
     "exchange": lambda control: control.exchange(None),
     "parcel": parcel,
@@ -205,7 +165,6 @@ def test_a_rank_that_hangs_up_has_failed() -> None:
     [
         (encode(RunFailed(1, "x")), "unexpected kind of message 'RunFailed'"),
         (b"garbage", "7 bytes that are not JSON"),
-        (encode(Post(9, None)), "a message to rank 9"),
         (encode(Share(1, None)) + b" ", "a second value in exchange 1"),
     ],
 )
@@ -231,7 +190,7 @@ def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.
     monkeypatch.setattr(control_module, "FRAME_LIMIT", messages.FRAME_LIMIT)
     monkeypatch.setattr(router, "FRAME_LIMIT", 1000)
     with star(1) as (hub, (control,)):
-        control.send(0, "x" * 1000)
+        control.tell(Share(1, "x" * 1000))
         with pytest.raises(RankFailedError, match="bytes, at most 1016 are taken"):
             parcel(control)
 

@@ -1,4 +1,4 @@
-"""Faults by name: every kind does what it says to the wires, at its moment and with a note."""
+"""Faults by name: every kind does what it says to the NICs, at its moment and with a note."""
 
 from __future__ import annotations
 
@@ -9,21 +9,28 @@ import pytest
 from optcc.errors import InputError
 from optcc.runtime.control import fault_injection
 from optcc.runtime.control.fault_injection import ANYWHERE, KINDS, FaultInjector, demand_strike
-from optcc.runtime.messages import Note, Strike
-from optcc.runtime.wires.contract import Cause
-from optcc.runtime.wires.virtual import VirtualNet
-from tests.test_wires import layout
+from optcc.runtime.messages import Cause, Note, Strike
+from optcc.runtime.native import wires
+from optcc.runtime.native.layout import Layout
+from optcc.runtime.native.wires import PlayedNics
+from optcc.schedule import Port
 
 NIC = "rank0/nic0"
 FAR = "rank1/nic0"
 
 
+def layout() -> Layout:
+    """Two ranks, two NICs each: NIC i of rank r is number 2 r + i."""
+    nics = tuple(Port(f"rank{nic // 2}/nic{nic % 2}", nic // 2, 1e9, 1e9) for nic in range(4))
+    return Layout(2, nics, {(0, 1): tuple((here, there) for here in range(2) for there in range(2))}, 1 << 16)
+
+
 class Recorder:
-    """Wires that write down what is done to them."""
+    """NICs that write down what is done to them."""
 
     def __init__(self) -> None:
         self.done: list[tuple[Any, ...]] = []
-        self.waiting: dict[int, int] = {}  # wire -> messages
+        self.waiting: dict[int, int] = {}  # NIC or wire -> messages
 
     def held(self, nic: int) -> dict[int, int]:
         return self.waiting
@@ -36,7 +43,7 @@ class Machine:
     """A injector, what it does, and its clock."""
 
     def __init__(self, *planned: Strike, rank: int = 0) -> None:
-        self.now, self.wires = 5.0, Recorder()
+        self.now, self.played = 5.0, Recorder()
         self.journal: list[Note] = []
         self.sent: dict[int, int] = {}
         self.last_words: list[list[Note]] = []
@@ -44,7 +51,7 @@ class Machine:
             rank,
             layout(),
             planned,
-            self.wires,
+            self.played,
             self.journal,
             lambda: self.now,
             sent=lambda: self.sent,
@@ -73,12 +80,12 @@ def test_a_kind_does_what_it_says(kind: str, does: tuple[Any, ...]) -> None:
     far = FAR if kind == "path" else ""
     it = Machine(Strike(kind, NIC, 0.5, 0.25, far))
     it.injector.look(0.49)
-    assert it.journal == it.wires.done == []
+    assert it.journal == it.played.done == []
     it.injector.look(0.5)
-    assert it.wires.done == [does]
+    assert it.played.done == [does]
     assert it.journal == [Note(5.0, "struck", NIC, far, kind, KINDS[kind])]
     it.injector.look(0.6)
-    assert len(it.wires.done) == 1, "once"
+    assert len(it.played.done) == 1, "once"
 
 
 def test_a_pause_and_a_kill(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,10 +107,10 @@ def test_a_flap_heals_in_time() -> None:
     assert it.injector.wake() == 7.0
     it.now = 6.9
     it.injector.look(0.5)
-    assert it.wires.done == [("darken", 0)]
+    assert it.played.done == [("darken", 0)]
     it.now = 7.0
     it.injector.look(0.5)
-    assert it.wires.done == [("darken", 0), ("heal", 0)]
+    assert it.played.done == [("darken", 0), ("heal", 0)]
     assert it.injector.wake() == float("inf")
 
 
@@ -113,9 +120,9 @@ def test_a_flap_heals_in_time() -> None:
 def test_a_flap_tells_what_it_has_held_back(before: dict[int, int], then: dict[int, int], held: int) -> None:
     """What was waiting when it struck does not count; nor what was, over wires that are lost by now."""
     it = Machine(Strike("flap", NIC, 0.0, 2.0))
-    it.wires.waiting = before
+    it.played.waiting = before
     it.injector.look(0.0)
-    it.wires.waiting, it.now = then, 6.0
+    it.played.waiting, it.now = then, 6.0
     it.injector.finish()
     it.now = 7.5
     it.injector.tend()
@@ -143,13 +150,13 @@ def test_a_slow_nic_tells_what_has_left_since() -> None:
 
 def test_a_flap_that_outlives_its_operation_heals_in_the_next() -> None:
     healing: list[tuple[float, int]] = []
-    it, wires = layout(), Recorder()
-    FaultInjector(0, it, [Strike("flap", NIC, 0.0, 2.0)], wires, [], lambda: 5.0, healing).look(1.0)
+    it, nics = layout(), Recorder()
+    FaultInjector(0, it, [Strike("flap", NIC, 0.0, 2.0)], nics, [], lambda: 5.0, healing).look(1.0)
     assert healing == [(7.0, 0)]
-    after = FaultInjector(0, it, [], wires, [], lambda: 7.5, healing)
+    after = FaultInjector(0, it, [], nics, [], lambda: 7.5, healing)
     assert after.wake() == 7.0
     after.look(0.0)
-    assert wires.done == [("darken", 0), ("heal", 0)]
+    assert nics.done == [("darken", 0), ("heal", 0)]
     assert healing == []
 
 
@@ -182,21 +189,19 @@ def test_over_tcp_only_processes_are_struck(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.keys() - {"pause", "kill"}))
-def test_emulated_wires_know_every_kind(kind: str) -> None:
-    it = layout()
-    injector = FaultInjector(0, it, [Strike(kind, NIC, 0.0, 0.5, FAR)], VirtualNet(it).ends[0], [], lambda: 0.0)
-    injector.look(0.0)
+def test_emulated_nics_know_every_kind(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
 
+    class Library:
+        """Does everything."""
 
-def test_a_path_is_broken_between_two_nics_only() -> None:
-    it = layout()
-    net = VirtualNet(it)
-    FaultInjector(0, it, [Strike("path", NIC, 0.0, far=FAR)], net.ends[0], [], lambda: 0.0).look(0.0)
-    number = {nic.name: i for i, nic in enumerate(it.nics)}
-    ends = {number[NIC], number[FAR]}
-    assert (
-        set(net.no_data) == set(net.no_acks) == {w for w, wire in enumerate(it.wires) if {wire.out, wire.into} == ends}
-    )
+        def __getattr__(self, name: str) -> Any:
+            return lambda *_: done.append(name) or 0
+
+    monkeypatch.setattr(wires, "engine_library", Library)
+    played = PlayedNics(None, layout(), 0)
+    FaultInjector(0, layout(), [Strike(kind, NIC, 0.0, 0.5, FAR)], played, [], lambda: 0.0).look(0.0)
+    assert done or played.bug
 
 
 def test_a_path_needs_two_ends_and_wires_that_can_break_it() -> None:
@@ -215,10 +220,10 @@ def test_flaps_that_overlap_heal_once_at_the_last_ones_end(second_at: float, sec
     assert it.injector.wake() == pytest.approx(ends)
     it.now = ends - 0.01
     it.injector.tend()
-    assert it.wires.done == [("darken", 0)]
+    assert it.played.done == [("darken", 0)]
     it.now = ends + 0.01
     it.injector.tend()
-    assert it.wires.done == [("darken", 0), ("heal", 0)]
+    assert it.played.done == [("darken", 0), ("heal", 0)]
     assert [note.kind for note in it.journal] == ["struck", "struck", "healed"]
 
 
@@ -230,7 +235,7 @@ def test_flaps_apart_heal_each_by_itself() -> None:
     it.injector.look(0.6)
     it.now = 6.2
     it.injector.tend()
-    assert it.wires.done == [("darken", 0), ("heal", 0)] * 2
+    assert it.played.done == [("darken", 0), ("heal", 0)] * 2
 
 
 @pytest.mark.parametrize("kind", ["cut", "hole", "fatal"])
@@ -239,5 +244,5 @@ def test_what_lasts_ends_a_flap_without_healing(kind: str) -> None:
     it.injector.look(0.6)
     it.now = 9.0
     it.injector.tend()
-    assert ("heal", 0) not in it.wires.done
+    assert ("heal", 0) not in it.played.done
     assert [note.kind for note in it.journal] == ["struck", "held", "struck"]

@@ -22,7 +22,7 @@ from optcc.fault_run.run import DRAWN, _seen_to_die, check_together, moment_of, 
 from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError
 from optcc.runtime.control.launch import Collective
-from optcc.runtime.flows.timeouts import Timeouts
+from optcc.runtime.control.links import GRACE_S, SUSPECT_S
 from optcc.runtime.messages import Note, Ran, Strike
 from optcc.simulation.faults import DETECT_S
 from optcc.simulation.simulator import simulate
@@ -537,7 +537,7 @@ def test_faults_of_the_run_are_faults_of_the_simulation() -> None:
     simulation, (slow, hole) = simulated_fault_run(made, strikes)
     assert (slow.port, slow.at_s, slow.left) == ("server2/nic1", moment_of(whole, 2, 0.3), Fraction(1, 4))
     assert (hole.port, hole.at_s, hole.left) == ("server1/nic0", moment_of(whole, 1, 0.5), 0)
-    assert hole.detect_s == Timeouts().progress + Timeouts().grace
+    assert hole.detect_s >= SUSPECT_S + GRACE_S
     assert simulation.time_s > whole.time_s + hole.detect_s
     cut, (fault,) = simulated_fault_run(made, [Strike("cut", "server1/nic0", 0.5)])
     assert fault.detect_s == DETECT_S

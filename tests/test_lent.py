@@ -1,120 +1,28 @@
-"""Chunks that stay in their sender's buffer: read by the receiver before they are acknowledged, or lost."""
+"""Arrays that the ranks of a machine share; and that schedules do not change what may still be read."""
 
 from __future__ import annotations
 
 import errno
-import math
 import mmap
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
-from dataclasses import replace
 from fractions import Fraction
 from types import ModuleType
 
 import numpy as np
 import pytest
 
-import optcc
 from optcc.errors import VerifyError
-from optcc.runtime.compiled.compiling import compile_all
-from optcc.runtime.compiled.engine import CompiledEngine
-from optcc.runtime.compiled.path import CompiledPath
-from optcc.runtime.devices.host import Array, Op
-from optcc.runtime.engine.program import program_of
+from optcc.runtime.devices.host import Array
 from optcc.runtime.errors import TransportError
-from optcc.runtime.flows.flows import FlowTransport
-from optcc.runtime.wires.contract import HEADER_BYTES, Arrived, Cause, Failed
-from optcc.runtime.wires.layout import layout_of
-from optcc.runtime.wires.lent import Arena, FarArena
-from optcc.runtime.wires.local import LocalWires
+from optcc.runtime.native.lent import Arena
 from optcc.schedule import Schedule
 from optcc.schedule.simple import all_gather, broadcast, one_tree, reduce_scatter
 from optcc.simulation.verifier import verify
 from optcc.values.cluster import Cluster
-from tests.test_wires import connect, layout
-from tests.wires_contract import Pipe, header
 
-BUFFER = 4096
-FLOW, WIRE = 0, 0
-"""From rank 0 to rank 1."""
-
-
-@pytest.fixture
-def ends() -> Iterator[list[LocalWires]]:
-    watches = [Pipe(), Pipe()]
-    made = connect(layout(), watches, lent_bytes=BUFFER)
-    yield made
-    for each in (*made, *watches):
-        each.close()
-
-
-def lend(end: LocalWires, seq: int, start: int, nbytes: int) -> None:
-    """As compiled code does it: no payload in the slot, but where it is."""
-    out = end._out[WIRE]
-    out.far.lend(FLOW, seq, header(FLOW, seq), start, nbytes)
-    out.notices.put(FLOW, nbytes, seq, -math.inf, -math.inf, WIRE)
-
-
-def filled(end: LocalWires) -> bytes:
-    assert end._lent
-    end._lent.bytes[:] = os.urandom(BUFFER)
-    return bytes(end._lent.bytes)
-
-
-def test_a_lent_chunk_arrives_with_its_bytes(ends: list[LocalWires]) -> None:
-    values = filled(ends[0])
-    lend(ends[0], 0, 1000, 3000)
-    assert [type(it) for it in ends[1].poll(-math.inf)] == [Arrived]
-    slot = ends[1].slot(FLOW, 0)
-    assert slot[:HEADER_BYTES] == header(FLOW, 0)
-    assert slot[HEADER_BYTES : HEADER_BYTES + 3000] == values[1000:4000]
-
-
-def test_its_sender_may_write_again_once_it_is_acknowledged(ends: list[LocalWires]) -> None:
-    values = filled(ends[0])
-    lend(ends[0], 0, 0, 100)
-    assert ends[0].landed(WIRE, FLOW) == 0
-    ends[1].poll(-math.inf)
-    assert ends[0].landed(WIRE, FLOW) == 1
-    filled(ends[0])
-    assert ends[1].slot(FLOW, 0)[HEADER_BYTES : HEADER_BYTES + 100] == values[:100]
-
-
-def test_a_chunk_that_is_sent_again_through_its_slot_is_not_lent(ends: list[LocalWires]) -> None:
-    filled(ends[0])
-    lend(ends[0], 0, 0, 100)
-    ends[0].write(WIRE, FLOW, 0, header(FLOW, 0), memoryview(bytes(100)), -math.inf)
-    ends[1].poll(-math.inf)
-    assert ends[1].slot(FLOW, 0)[HEADER_BYTES : HEADER_BYTES + 100] == bytes(100)
-
-
-def test_a_sender_that_has_given_up_loses_the_wire(ends: list[LocalWires]) -> None:
-    lend(ends[0], 0, 0, 100)
-    ends[0]._out[WIRE].far.withdraw(0)
-    assert ends[1].poll(-math.inf) == [Failed(WIRE, Cause.CLOSED, "its sender has given up")]
-    assert ends[0].landed(WIRE, FLOW) == 0
-
-
-def test_who_closes_lends_nothing_any_more(ends: list[LocalWires]) -> None:
-    assert not ends[1]._slots.has_withdrawn(0)
-    ends[0].close()
-    assert ends[1]._slots.has_withdrawn(0)
-
-
-@pytest.mark.parametrize(("start", "nbytes"), [(BUFFER, 1), (BUFFER - 10, 11), (2**60, 100)])
-def test_a_chunk_beyond_the_buffer_is_refused(ends: list[LocalWires], start: int, nbytes: int) -> None:
-    lend(ends[0], 0, start, nbytes)
-    with pytest.raises(TransportError, match="of the buffer of rank 0, which has fewer"):
-        ends[1].poll(-math.inf)
-
-
-# --- arenas ---------------------------------------------------------------------------------------------------------
-
-BYTES = np.dtype(np.uint8)
-PAGE = mmap.PAGESIZE
+BYTES, PAGE = np.dtype(np.uint8), mmap.PAGESIZE
 
 
 def taken(arena: Arena) -> int:
@@ -185,7 +93,7 @@ def test_a_forked_process_allocates_nothing_and_gives_nothing_back() -> None:
         import os
         import numpy as np
         from optcc.runtime.errors import TransportError
-        from optcc.runtime.wires.lent import Arena, FarArena
+        from optcc.runtime.native.lent import Arena
 
         arena = Arena(1 << 20)
         values = arena.empty(1000, np.dtype(np.int64))
@@ -202,19 +110,6 @@ def test_a_forked_process_allocates_nothing_and_gives_nothing_back() -> None:
         assert (values == 7).all()
     """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=300)
-
-
-def test_a_far_arena_is_mapped_when_something_is_lent_from_it() -> None:
-    arena = Arena(PAGE)
-    far = FarArena(os.dup(arena.fd))
-    assert not far.bytes
-    with pytest.raises(TransportError, match="cannot be mapped"):
-        FarArena(os.dup(arena.fd)).map()
-    arena.empty(3, BYTES)[:] = 7
-    far.map()
-    assert len(far.bytes) == PAGE
-    far.close()
-    assert FarArena(os.dup(arena.fd)).bytes, "at once where there has been an array"
 
 
 # --- what schedules owe to it ----------------------------------------------------------------------------------------
@@ -260,51 +155,3 @@ def test_a_schedule_that_does_is_noticed() -> None:
     assert late_reads(loose) == [(0, 1)]
     with pytest.raises(VerifyError, match="may still be"):
         verify(loose)
-
-
-# --- compiled code ---------------------------------------------------------------------------------------------------
-
-
-class Impatient:
-    """Has compiled code come back as soon as there is nothing left to do."""
-
-    def look(self, done: float) -> None:
-        pass
-
-    def due(self) -> float:
-        return math.inf
-
-    def wake(self) -> float:
-        return time.monotonic()
-
-
-@pytest.mark.parametrize("gives_up", [False, True])
-def test_compiled_code_does_not_count_what_a_sender_has_taken_back(gives_up: bool) -> None:
-    compile_all()
-    cluster = Cluster.uniform(servers=2, nics=1, rate=Fraction(10**9))
-    schedule = optcc.plan(cluster, 4096, segments=1).schedule()
-    it, watches = layout_of({"it": schedule}), [Pipe(), Pipe()]
-    unlimited = replace(it, nics=tuple(replace(nic, out_rate=math.inf, in_rate=math.inf) for nic in it.nics))
-    wires = connect(unlimited, watches, lent_bytes=4096)
-    try:
-        landed = []
-        for rank, end in enumerate(wires):
-            assert end._lent
-            flows = FlowTransport(rank, it, {"it": schedule.routes}, end, lambda to, value: None, time.monotonic)
-            buffer = end._lent.empty(1024, np.dtype(np.float32))
-            buffer[:] = 1
-            program = program_of(schedule, rank, 4)
-            flows.begin("it", program.receives)
-            path = CompiledPath(flows, end)
-            engine = CompiledEngine(path, program, buffer, Op.SUM, flows, time.monotonic)
-            engine.attendant = Impatient()
-            if gives_up and rank == 1:
-                wires[1]._slots.withdraw(0)
-            engine.begin()
-            path.advance(engine)
-            landed.append(sum(into.receiver.landed for into in flows._ins.values()))
-        assert landed == [0, 0 if gives_up else 1]
-        assert gives_up == any(isinstance(it, Failed) for it in wires[1].poll(-math.inf))
-    finally:
-        for each in (*wires, *watches):
-            each.close()

@@ -1,4 +1,4 @@
-"""Golden bits: the native engine rounds as the reference in Python does, by a plan of every family."""
+"""Golden bits: communicators round as a plain walk through the transfers does, by a plan of every family."""
 
 from __future__ import annotations
 
@@ -9,10 +9,12 @@ import pytest
 
 from optcc.communicator import prepared
 from optcc.plans.plan import Plan
+from optcc.runtime.devices.host import Op
 from optcc.schedule.families import FAMILIES
 from optcc.values.cluster import Cluster
 from tests.communicators import Ranks
 from tests.fabrics import pods_of
+from tests.native_replay import expected
 from tests.test_families import offered
 
 COUNT = 70_000
@@ -37,36 +39,37 @@ def numbers(rank: int) -> np.ndarray:
     return np.random.default_rng(rank).normal(size=COUNT).astype(np.float32)
 
 
-def sums(family: str, path: str, monkeypatch: pytest.MonkeyPatch, transport: str = "local") -> list[bytes]:
-    """By rank, what an all_reduce by a plan of the family gives; and then one of the same ranks the other way round."""
-    made: list[str] = []
+def sums(family: str, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, list[bytes]]:
+    """A plan of the family; by rank, what an all_reduce by it gives, and then one of the same ranks the other way
+    round."""
+    made: list[Plan] = []
 
     def candidates(cluster: Cluster, nbytes: int, *costs: object) -> list[Plan]:
         found = next(plan for plan in offered(cluster, nbytes, 2) if plan.family == family)
-        made.append(found.family)
+        made.append(found)
         return [found]
 
     with monkeypatch.context() as patch:
-        patch.setenv("OPTCC_PATH", path)
         patch.setattr(prepared, "candidates", candidates)
-        with Ranks(4, cluster_of(family), transport=transport) as ranks:
+        with Ranks(4, cluster_of(family)) as ranks:
             found = ranks.good(
                 lambda comm: b"".join(comm.all_reduce(numbers(r)).tobytes() for r in (comm.rank, 3 - comm.rank))
             )
-    assert {*made} == {family}
-    return found
+    return made[0], found
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_the_native_engine_has_the_bits_of_the_reference(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    native = sums(family, "native", monkeypatch)
-    assert native == [native[0]] * 4, "all ranks have the same"
-    assert native == sums(family, "python", monkeypatch)
+def test_bits_are_those_of_a_plain_walk(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    plan, found = sums(family, monkeypatch)
+    assert found == [found[0]] * 4, "all ranks have the same"
+    schedule = plan.schedule().resized(4 * COUNT)
+    walked = [expected(schedule, [numbers(r) for r in order], Op.SUM) for order in (range(4), range(3, -1, -1))]
+    assert found == [b"".join(each[rank].tobytes() for each in walked) for rank in range(4)]
 
 
 def test_another_order_of_folds_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is compared could differ: other families round otherwise, and so do the same ranks the other way round."""
-    ring, trees = (sums(family, "native", monkeypatch)[0] for family in ("ring", "trees"))
+    ring, trees = (sums(family, monkeypatch)[1][0] for family in ("ring", "trees"))
     assert ring != trees
     assert ring[: 4 * COUNT] != ring[4 * COUNT :]
     exact = np.sum([numbers(rank).astype(np.float64) for rank in range(4)], axis=0)

@@ -1,14 +1,10 @@
 """Too few descriptors, too little memory: told before ranks start where that can be known, else by all ranks alike."""
 
 import errno
-import os
 import re
 import resource
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,20 +17,18 @@ from optcc.runtime import RankFailedError
 from optcc.runtime.control import job
 from optcc.runtime.control.job import Job, check_memory
 from optcc.runtime.control.launch import Session
-from optcc.runtime.control.limits import available_bytes, check_descriptors, needed_by_rank
+from optcc.runtime.control.limits import available_bytes, check_descriptors, provide
 from optcc.runtime.errors import TransportError, shortage
-from optcc.runtime.wires import local_listener
-from optcc.runtime.wires.layout import layout_of
-from optcc.runtime.wires.local_listener import HELLO
-from optcc.runtime.wires.slots import Slots, slots_bytes
+from optcc.runtime.native.layout import layout_of
+from optcc.runtime.native.wires import shared_bytes
 from optcc.values.cluster import Cluster
 
-RUN = ["-m", "optcc", "run", "uniform:servers=2,nics=6,rate=400Gb/s", "--size", "64KiB", "--repeat", "1"]
+RUN = ["-m", "optcc", "run", "uniform:servers=6,nics=1,rate=400Gb/s", "--size", "64KiB", "--repeat", "1"]
 
 
-def small(nics: int, path: str = "python") -> Job:
+def small(nics: int) -> Job:
     made = plan(Cluster.uniform(servers=3, nics=nics, rate=10**9), 3 << 12)
-    return Job({"optcc": made.schedule()}, "float32", "sum", paced=False, path=path)
+    return Job({"optcc": made.schedule()}, "float32", "sum", paced=False)
 
 
 def run_with(soft: int, hard: int) -> subprocess.CompletedProcess[str]:
@@ -46,83 +40,33 @@ def run_with(soft: int, hard: int) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.long
 def test_too_few_descriptors_are_told_before_ranks_start_and_those_asked_for_are_enough() -> None:
-    short = run_with(32, 32)
+    short = run_with(24, 24)
     assert (short.returncode, short.stdout) == (2, "")
-    (count,) = re.findall(r"too few file descriptors for a rank, expected (\d+) or more, got 32\. ", short.stderr)
+    what = r"too few file descriptors for the process that commands the ranks, expected (\d+) or more, got 24\. "
+    (count,) = re.findall(what, short.stderr)
     assert short.stderr.count("\n") == 1
-    enough = run_with(32, int(count))  # with a soft limit that has to be raised
+    enough = run_with(24, int(count))  # with a soft limit that has to be raised
     assert enough.returncode == 0, enough.stderr
 
 
-def test_of_a_cluster_too_large_the_hub_is_what_is_short() -> None:
-    none = layout_of(small(1).schedules)
-    check_descriptors(none, (), 1)
+def test_what_is_asked_for_is_raised_or_refused() -> None:
+    check_descriptors(1)
+    provide(1)
     with pytest.raises(InputError, match="too few file descriptors for the process that commands the ranks"):
-        check_descriptors(none, (), 1 << 40)
-
-
-@pytest.mark.parametrize(
-    ("limit", "most", "words"),
-    [
-        (resource.RLIMIT_NOFILE, 40, "too few file descriptors: [0-9]+ are needed, 40 may be had"),
-        (resource.RLIMIT_FSIZE, 4096, "too little memory for chunks under way: [0-9.e-]+ MiB"),
-    ],
-)
-def test_what_one_rank_lacks_is_the_same_error_on_all(
-    limit: int, most: int, words: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")  # of modules, which would be cut short
-    few, more = small(1), small(4)
-    assert needed_by_rank(layout_of(more.schedules), 1) > 40
-    with Session(few) as session:
-        assert all(session.run("optcc").exact)
-        resource.prlimit(session.pids[1], limit, (most, most))
-        with pytest.raises(RankFailedError, match=f"rank 1 failed: {words}") as caught:
-            session.adopt(more)
-        assert caught.value.seen_by == dict.fromkeys(range(3), str(caught.value))
-        pids = session.pids
-    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        check_descriptors(1 << 40)
+    with pytest.raises(TransportError, match=r"too few file descriptors: [0-9]+ are needed, [0-9]+ may be had"):
+        provide(1 << 40)
 
 
 def test_memory_that_cannot_be_shared_is_the_same_error_on_all() -> None:
-    with Session(small(1, "native")) as session:
+    with Session(small(1)) as session:
         assert all(session.run("optcc").exact)
         resource.prlimit(session.pids[0], resource.RLIMIT_FSIZE, (4096, 4096))
         with pytest.raises(
             RankFailedError, match=r"rank 0 failed: too little memory: [0-9.]+ MiB that ranks"
         ) as caught:
-            session.adopt(small(4, "native"))
+            session.adopt(small(4))
         assert caught.value.seen_by == dict.fromkeys(range(3), str(caught.value))
-
-
-@contextmanager
-def no_more_descriptors() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = os.dup(0)
-    os.close(free)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (free, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-def test_slots_that_cannot_be_taken_are_no_stranger() -> None:
-    """The kernel drops a descriptor for which there is no room; who has sent it has done nothing wrong."""
-    token = bytes(32)
-    for short in (True, False):
-        ours, theirs = socket.socketpair()
-        with theirs:
-            socket.send_fds(theirs, [HELLO.pack(token, 0)], [0])
-            if short:
-                with no_more_descriptors(), pytest.raises(OSError, match=os.strerror(errno.EMFILE)) as caught:
-                    local_listener.heard(ours, token, {0})
-                assert "too few file descriptors" in str(shortage(caught.value))
-            else:
-                heard = local_listener.heard(ours, token, {0})
-                assert heard
-                os.close(heard[2])
-                ours.close()
 
 
 def test_words_for_what_is_short() -> None:
@@ -133,38 +77,17 @@ def test_words_for_what_is_short() -> None:
     assert shortage(ValueError("12")) is None
 
 
-def test_slots_are_allocated_whole() -> None:
-    """Not when they are first written, which would be a SIGBUS where there is too little."""
-    flows = layout_of(small(2).schedules).flows
-    slots = Slots(0, flows)
-    found = os.fstat(slots.fd)
-    assert found.st_size == slots_bytes(0, flows)
-    assert found.st_blocks * 512 >= found.st_size
-    slots.close()
-
-
-def test_slots_without_memory_leave_nothing_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    def full(fd: int, start: int, count: int) -> None:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    before = os.listdir("/dev/fd")
-    with pytest.raises(TransportError, match=r"too little memory for chunks under way: .* No space left"):
-        Slots(0, layout_of(small(2).schedules).flows)
-    assert len(os.listdir("/dev/fd")) == len(before)
-
-
-def test_memory_for_buffers_and_slots_is_asked_for_before_ranks_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_for_buffers_and_rings_is_asked_for_before_ranks_start(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = small(2)
     layout = layout_of(asked.schedules)
-    needed = 3 * (3 * asked.nbytes + job.PROCESS_BYTES) + sum(slots_bytes(rank, layout.flows) for rank in range(3))
+    needed = 3 * (3 * asked.nbytes + job.PROCESS_BYTES) + shared_bytes(layout)
     monkeypatch.setattr(job, "available_bytes", lambda: needed)
     check_memory(asked, layout, range(3))
     monkeypatch.setattr(job, "available_bytes", lambda: needed - 1)
     check_memory(asked, layout, range(1))  # the other ranks are elsewhere
     with pytest.raises(InputError, match="ranks do not fit into this machine's memory") as caught:
         Session(asked)
-    assert "for chunks under way" in str(caught.value)
+    assert "for what is under way" in str(caught.value)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 64])

@@ -223,7 +223,6 @@ def test_a_walk_through_one_file_more_is_noticed(monkeypatch: pytest.MonkeyPatch
 
 
 def main() -> None:
-    os.environ.setdefault("OPTCC_PATH", "auto")
     walks: dict[str, Any] = {name: warm(walk) for name, walk in HERE.items()} | all_reduce()
     with TorchRanks(2) as ranks:
         walks |= good(ranks.each(through_torch))[0]

@@ -117,7 +117,7 @@ class Together:
                 own = np.zeros(room // source.itemsize, source.dtype)
                 own[: source.size] = source
                 self._run(self._prepared.call("all_reduce", room), own, reduction.fold)
-                target[:] = own[: source.size]  # what was sent may have to be sent again, so `own` stays as it is
+                target[:] = own[: source.size]
                 if reduction.mean:
                     divide(target, self._world)
                 return

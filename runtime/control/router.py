@@ -204,9 +204,6 @@ def _text(peer: object) -> str:
 
 # The middle of the star
 
-BACKLOG = 1 << 24
-"""Bytes that a rank has not taken, beyond which messages to it are dropped."""
-
 FLUSH_S = 1.0
 """At the end, for what has been said to leave."""
 

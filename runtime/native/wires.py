@@ -408,6 +408,11 @@ class ShmWires(NativeWires):
         """See NativeWires."""
         return self._on_gpu is not None and self._on_gpu.lends(array)
 
+    @property
+    def lent(self) -> int:
+        """How many payloads have been read where they lie, so far."""
+        return int(self._lib.optcc_shm_lent(self._shm))
+
     def bug(self) -> str:
         """See NativeWires."""
         return str(self.nics.bug)
