@@ -69,7 +69,6 @@ def test_no_two_classes_have_one_name() -> None:
 BEGINNINGS = {"optcc.__main__", "optcc.pytorch", "optcc.runtime.control.child"}
 """Modules that users import, or that processes begin with."""
 SHOWN = {
-    "optcc.runtime.measuring.virtual_run": "docs/failover.md",
     "optcc.theory.protocols": "proofs/written/coding.md",
     "optcc.theory.splits": "docs/howto-researcher.md",
 }

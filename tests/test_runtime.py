@@ -29,7 +29,7 @@ from optcc.runtime import RunResult, run_schedules
 from optcc.runtime.control.job import Job, check_memory
 from optcc.runtime.control.launch import Session, start_rank
 from optcc.runtime.errors import RankFailedError
-from optcc.runtime.wires.layout import layout_of
+from optcc.runtime.native.layout import layout_of
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
 from tests.broken_schedules import in_a_circle, nested, waiting_also, with_rows
@@ -342,30 +342,29 @@ servers:
 
 def test_what_is_stated_comes_before_what_is_measured() -> None:
     """By the clock of a runtime whose NICs are slower; measured times are the cluster's already."""
-    costs = costs_of(None, "40us", MEASURED, "local", "python", Fraction(10))
+    costs = costs_of(None, "40us", MEASURED, "local", Fraction(10))
     assert (costs.alpha, costs.per_chunk) == (3 * US, 4 * US)
     assert costs.line(Fraction(10)) == "planned for alpha 30 us (measured 2026-11-20), per chunk 40 us (stated)"
 
 
 def test_another_transports_costs_are_not_this_ones() -> None:
-    costs = costs_of(None, None, MEASURED, "verbs", "python", Fraction(1))
+    costs = costs_of(None, None, MEASURED, "verbs", Fraction(1))
     assert (costs.alpha, costs.per_chunk) == (0, 0)
     assert costs.per_chunk_from == "measured over local only"
-    assert costs_of(None, None, None, "verbs", "python", Fraction(1)).per_chunk_from == "not measured"
+    assert costs_of(None, None, None, "verbs", Fraction(1)).per_chunk_from == "not measured"
 
 
-def test_another_paths_costs_are_not_this_ones() -> None:
-    """Compiled code takes less for a chunk than Python does."""
+def test_another_engines_costs_are_not_this_ones() -> None:
     measured = replace(MEASURED, path="python")
-    costs = costs_of(None, None, measured, "local", "compiled", Fraction(1))
-    assert (costs.per_chunk, costs.per_chunk_from) == (0, "measured with the path python only")
-    costs = costs_of(None, None, measured, "local", "python", Fraction(1))
-    assert (costs.per_chunk, costs.per_chunk_from) == (5 * US, "measured 2026-11-20, path python")
+    costs = costs_of(None, None, measured, "local", Fraction(1))
+    assert (costs.per_chunk, costs.per_chunk_from) == (0, "measured with the path python, which is no more")
+    costs = costs_of(None, None, replace(MEASURED, path="native"), "local", Fraction(1))
+    assert (costs.per_chunk, costs.per_chunk_from) == (5 * US, "measured 2026-11-20")
 
 
 def test_what_is_no_time_is_refused() -> None:
     with pytest.raises(InputError, match="--per-chunk"):
-        costs_of(None, "many", None, "local", "python", Fraction(1))
+        costs_of(None, "many", None, "local", Fraction(1))
 
 
 @pytest.mark.parametrize("transport", ["local", "verbs"])

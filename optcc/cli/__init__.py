@@ -2,8 +2,8 @@
 
 Imported by: __main__.
 Imports: api, diagnose, discover, export, fabric, fault_run, files, machine, planner, plans, reports,
-    runtime.compiled, runtime.control, runtime.devices, runtime.measuring, runtime.messages, runtime.verbs, schedule,
-    serve, simulation, study, theory, values.
+    runtime.control, runtime.devices, runtime.measuring, runtime.messages, schedule, serve, simulation, study,
+    theory, values.
 """
 
 from optcc.cli import (

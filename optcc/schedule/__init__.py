@@ -1,8 +1,7 @@
 """Schedules: a DAG of transfers in columns, and the families that make them from a plan.
 
-Imported by: api, cli, communicator, diagnose, export, planner, plans, pytorch, runtime.control, runtime.engine,
-    runtime.evidence, runtime.flows, runtime.measuring, runtime.native, runtime.torch, runtime.wires, serve,
-    simulation, study, theory.
+Imported by: api, cli, communicator, diagnose, export, planner, plans, pytorch, runtime.control, runtime.evidence,
+    runtime.measuring, runtime.native, runtime.torch, serve, simulation, study, theory.
 Imports: machine, theory, values.
 """
 

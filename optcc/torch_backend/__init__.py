@@ -6,7 +6,7 @@
 `group` says which way each call goes. docs/pytorch.md is the guide. Needs torch.
 
 Imported by: pytorch.
-Imports: communicator, runtime.compiled, runtime.control, values.
+Imports: communicator, runtime.control, values.
 """
 
 from optcc.torch_backend.options import NAME, Options

@@ -171,7 +171,7 @@ def pace_of(layout: Layout, most: int, segment_bytes: int, paced: bool) -> Pace:
     return Pace(window, SUSPECT_S * longer, GRACE_S * longer)
 
 
-class Run:
+class Operation:
     """One operation, as whoever starts it sees it."""
 
     def __init__(self, links: Links, program: NativeProgram) -> None:
@@ -323,7 +323,7 @@ class Links:
         *,
         within_s: float,
         parts: Array | None = None,
-        start: Callable[[Any], None] | None = None,
+        start: Callable[[Operation], None] | None = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
@@ -333,7 +333,7 @@ class Links:
         self._injector = self._injector_of()
         self._before = self._sent()
         if start:
-            start(Run(self, program))
+            start(Operation(self, program))
         call = Call(
             buffer=buffer.address if isinstance(buffer, DeviceArray) else buffer.ctypes.data,
             parts=None if parts is None else parts.ctypes.data,

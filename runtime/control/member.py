@@ -21,7 +21,7 @@ from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
 from optcc.runtime.control.channel import Clock, Control
 from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
-from optcc.runtime.control.links import Links, Run
+from optcc.runtime.control.links import Links, Operation
 from optcc.runtime.control.overseer import GRACE_S, Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import arena_for
@@ -376,7 +376,7 @@ class Member:
         op: Op,
         *,
         parts: Any = None,
-        start: Callable[[Run], None] | None = None,
+        start: Callable[[Operation], None] | None = None,
     ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
         sign = zlib.crc32(self._called[self.operation].encode()) % SIGNS

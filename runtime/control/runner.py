@@ -18,7 +18,7 @@ from optcc.errors import InputError, OptccError
 from optcc.runtime.control.channel import Clock, Control, by_the_hub
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.job import LOCAL, Assignment
-from optcc.runtime.control.links import Hardware, Run
+from optcc.runtime.control.links import Hardware, Operation
 from optcc.runtime.control.member import Member
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import demand_one_machine, this_machine
@@ -169,7 +169,7 @@ class Runner:
             member.exchange(None)  # to look takes processor time that others may still need
             return {"ran": ran, "exact": is_exact(memory.unload(self._buffer), self._expected)}
 
-    def _begin(self, run: Run) -> None:
+    def _begin(self, run: Operation) -> None:
         """All is ready here: wait until it is everywhere, and for a moment by rank 0's clock."""
         clock = self._clock
         self.member.exchange(None)

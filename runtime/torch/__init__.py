@@ -8,7 +8,7 @@ group that its user has made, of Gloo or NCCL, and nothing but its calls: no wir
 and on GPUs no host copy, in the order of a stream. Who wants the runtime's failover takes the backend.
 
 Imported by: pytorch.
-Imports: plans, runtime.engine, runtime.errors, schedule, simulation, values.
+Imports: plans, runtime.errors, schedule, simulation, values.
 """
 
 from importlib.util import find_spec
