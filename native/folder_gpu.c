@@ -50,6 +50,7 @@ struct optcc_gpu_twin {
     word *done, *slot;
     uint32_t blocks, ended;
     uint64_t next[MOST_BLOCKS];
+    uint8_t over[MOST_BLOCKS]; /* what comes after its END is the next kernel's */
     enum optcc_type type;
     enum optcc_op op;
     uint64_t random;
@@ -215,6 +216,8 @@ static int serve(struct optcc_gpu_twin *t, uint32_t block)
 {
     const uint64_t number = t->next[block], low = (UINT64_C(1) << ROUND_BIT) - 1;
     uint64_t read[3];
+    if (t->over[block])
+        return 0;
     for (int i = 0; i < 3; i++) {
         read[i] = atomic_load_explicit(&t->slot[number % SLOTS * SLOT_WORDS + (uint64_t)i], memory_order_acquire);
         if (read[i] >> ROUND_BIT != round_of(number))
@@ -231,6 +234,7 @@ static int serve(struct optcc_gpu_twin *t, uint32_t block)
         optcc_fold(t->type, t->op, to, from, bytes / optcc_type_bytes(t->type));
         break;
     case END:
+        t->over[block] = 1;
         t->ended++;
         break;
     default:

@@ -13,7 +13,7 @@ from optcc.runtime.devices.host import DTYPES, Array, Op, bits_of, dtype_of, flo
 from optcc.runtime.evidence.payload import peculiar
 from tests.cuda_twin import TwinGpu
 from tests.fold_contract import HostMemory, Memory, as_numbers, by_hand, greatest, least, random_bits, rounded, same
-from tests.served import Served
+from tests.served import FOLD, Served
 
 ALL = [(dtype, op) for dtype in DTYPES for op in Op]
 COUNTS = (0, 1, 7, 33, 4099)
@@ -194,3 +194,15 @@ def test_copies(memory: Memory) -> None:
         memory.copy(out[start : start + 1001], memory.put(source))
         before[start : start + 1001] = source
         assert memory.get(out).tobytes() == before.tobytes()
+
+
+@pytest.mark.parametrize("memory", ["twin", pytest.param("cuda", marks=pytest.mark.gpu)], indirect=True)
+def test_jobs_that_are_given_ahead_are_the_next_kernels(memory: Memory) -> None:
+    """Each kernel ends with the jobs that are its own."""
+    assert isinstance(memory, Served)
+    own, landed = memory.put(np.full(1000, 3.0, np.float32)), memory.put(np.full(1000, 2.0, np.float32))
+    firsts = [memory.give([(FOLD, own, landed)]) for _ in range(3)]
+    for op, first in zip((Op.SUM, Op.PROD, Op.SUM), firsts, strict=True):
+        memory.launch(np.dtype(np.float32), op, first)
+    memory.gpu.wait()
+    assert set(memory.get(own).tolist()) == {12.0}, "(3 + 2) x 2 + 2"

@@ -21,8 +21,9 @@ RATE = "100Gb/s"
 """Of the one NIC that a rank on the local transport has where nothing is said: what counts is that all are alike."""
 
 PER_CHUNK = Fraction(3, 10**6)
-"""Seconds for a chunk beside its bytes, where the caller's file has none: about what docs/bench-chunk.md has for chunks
-of 64 KiB to 1 MiB. With twice or half as much the planner takes the next depth at the same or a neighbouring size."""
+"""Seconds for a chunk beside its bytes, where the caller's file has none: shared memory takes less than one
+(docs/bench-chunk.md), and what a NIC is given and tells takes the rest. With twice or half as much the planner takes
+the next depth at a neighbouring size."""
 
 Given = Cluster | str | os.PathLike[str]
 
