@@ -15,7 +15,7 @@ help:
 	@echo "make native          the C code alone, after a change to it"
 	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
-	@echo "                     WHOLE=1 make test-verbs: with 200 random cuts and 1000 failovers"
+	@echo "                     WHOLE=1 make test-verbs: with more random faults, and training"
 	@echo "make proofs          installs Coq if it is missing and checks every machine proof"
 	@echo "make notebook        opens the notebooks in JupyterLab, which it installs where it is missing; LAB= are options of its"
 	@echo "make notebooks       executes the notebooks in place"

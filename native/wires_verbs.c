@@ -269,6 +269,9 @@ static void nic_lost(struct optcc_verbs *v, struct nic *n, const char *what, int
         return;
     n->gone = 1;
     n->up = 0;
+    /* Nobody reads its events any more: who sleeps would be woken by them for ever. */
+    epoll_ctl(v->sleeper, EPOLL_CTL_DEL, n->channel->fd, NULL);
+    epoll_ctl(v->sleeper, EPOLL_CTL_DEL, n->context->async_fd, NULL);
     snprintf(n->why, sizeof n->why, "%s: %s: %s", n->name.device, what, strerror(error));
     for (uint32_t i = 0; i < v->config.wires; i++)
         if (v->end[i].nic == n)

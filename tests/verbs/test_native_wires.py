@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from ctypes import byref, c_uint64, c_void_p
+from ctypes import byref, c_uint32, c_uint64, c_void_p
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -364,26 +364,41 @@ def begin(lib: Any, made: Job, rank: int, engine: c_void_p, buffer: Any) -> Any:
     return program
 
 
+def falls_asleep(lib: Any, one: Any, engine: Any) -> Any:
+    """Go on until there is nothing to do; what tells of more."""
+    sleeper = select.poll()
+    sleeper.register(lib.optcc_verbs_fd(one), select.POLLIN)
+    limit = time.monotonic() + verbs.PATIENCE_S
+    while lib.optcc_verbs_arm(one) != native.OK or sleeper.poll(0):
+        lib.optcc_progress(engine)
+        time.sleep(0.0005)  # where time is virtual it passes only so
+        assert time.monotonic() < limit, "it is woken time and again"
+    return sleeper
+
+
+def test_a_device_that_is_gone_wakes_nobody(network: Any, library: Path) -> None:
+    """Nobody reads what it tells, which comes after it was given up."""
+    lib = verbs.load(library)
+    both, engines, _ = joined(lib, job(rings(2, 2), network))
+    falls_asleep(lib, both[0], engines[0])
+    assert lib.optcc_verbs_cut(both[0], c_uint32(0), 1) == native.OK
+    time.sleep(0.05)
+    falls_asleep(lib, both[0], engines[0])
+    for engine, one in zip(engines, both, strict=True):
+        lib.optcc_close(engine)
+        lib.optcc_verbs_close(one)
+
+
 def test_the_descriptor_wakes_for_whatever_comes(network: Any, library: Path) -> None:
     """A datagram of the peer; a link that goes."""
     lib = verbs.load(library)
     made = job(rings(2, 1), network)
     both, engines, _ = joined(lib, made)
-    sleeper = select.poll()
-    sleeper.register(lib.optcc_verbs_fd(both[0]), select.POLLIN)
-
-    def falls_asleep() -> None:
-        limit = time.monotonic() + verbs.PATIENCE_S
-        while lib.optcc_verbs_arm(both[0]) != native.OK or sleeper.poll(0):
-            lib.optcc_progress(engines[0])
-            time.sleep(0.0005)  # where time is virtual it passes only so
-            assert time.monotonic() < limit
-
-    falls_asleep()
+    sleeper = falls_asleep(lib, both[0], engines[0])
     buffer = np.ones(made.schedule.nbytes // 4, np.int32)
     program = begin(lib, made, 1, engines[1], buffer)
     assert sleeper.poll(1000 * verbs.PATIENCE_S)
-    falls_asleep()
+    sleeper = falls_asleep(lib, both[0], engines[0])
     network.cut(0)
     assert sleeper.poll(1000 * verbs.PATIENCE_S)
     for engine, one in zip(engines, both, strict=True):
