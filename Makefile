@@ -4,15 +4,16 @@ BIN := $(VENV)/bin
 OUT := out
 
 .DEFAULT_GOAL := help
-.PHONY: help setup native programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover-verbs docs docs-serve docs-commands docs-pictures rooms lock clean
+.PHONY: help setup native wheel programs demo test test-long test-bare test-verbs lint proofs notebook notebooks ns3 torch reproduce failover-verbs docs docs-serve docs-commands docs-pictures rooms lock clean
 
 help:
-	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 750 MB"
+	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 550 MB"
 	@echo "make test            lint, types and the test suite, with packages of their own;"
 	@echo "                     PROGRAMS= names what is installed beside them: g++ perftest ucx coq ns3 torch prometheus"
 	@echo "make test-long       the tests that take long, and those on random cases with a quarter of their cases;"
 	@echo "                     WHOLE=1 make test-long: with all of them, for a night"
 	@echo "make native          the C code alone, after a change to it"
+	@echo "make wheel           wheels for x86-64 and Arm, glibc 2.28 and newer, into dist/"
 	@echo "make test-bare       demo and test on a bare Debian 12, in a root of its own; needs root and debootstrap"
 	@echo "make test-verbs      the tests on RDMA NICs: this machine's, or soft ones in a virtual machine that it builds;"
 	@echo "                     WHOLE=1 make test-verbs: with more random faults, and training"
@@ -25,9 +26,8 @@ help:
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
 	@echo "make bench-torch     DDP steps with a slow link against native DDP (after make torch), table in docs/"
-	@echo "make bench-chunk     processor time per chunk of the runtime, by part, table in docs/"
+	@echo "make bench-chunk     what a piece of a transfer costs the processor beside its bytes, table in docs/"
 	@echo "make bench-tcp       the native engine over TCP against one stream of iperf3, between network namespaces; needs root, table in docs/"
-	@echo "make bench-steady    what it costs to be able to fail over, table in docs/"
 	@echo "make bench-gpu       folds on this machine's GPU, table in docs/"
 	@echo "make bench-program   size and time of the exact program, table in docs/"
 	@echo "make bench-lab       achieved time over bound over queue pairs, in the lab's virtual time, table in docs/"
@@ -47,7 +47,7 @@ help:
 	@echo "make bench-regret    the planner against families and depths tried by hand, a line for each cluster"
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"
 	@echo "make bench-packet-level  the simulator against ns-3, table in docs/ (after make ns3)"
-	@echo "make bench-failover  faults over local wires many times over, 1000 randomised cuts, tables in docs/"
+	@echo "make bench-failover  1000 faults at random moments over the local transport, tables in docs/"
 	@echo "make failover-verbs  the same over queue pairs in the lab, 200 faults, table in docs/failover-verbs.md"
 	@echo "make docs            the site into out/site, any warning an error; make docs-serve shows it at http://localhost:8000"
 	@echo "make docs-commands   what the commands of tutorial and how-to pages print, into these pages"
@@ -61,6 +61,9 @@ setup: $(VENV)/ready
 native:
 	python3 native/build.py optcc/liboptcc.so
 	python3 native/build.py optcc/libnccl-net-optcc.so
+
+wheel: $(VENV)/ready
+	tools/wheel.sh $(VENV)
 
 # What optcc itself needs.
 NATIVE := setup.py $(wildcard native/*) $(wildcard native/nccl/*)

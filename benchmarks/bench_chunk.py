@@ -32,7 +32,7 @@ def ring(ranks: int, piece: int) -> Schedule:
 
 
 def seconds(ranks: int, repeat: int) -> tuple[dict[int, list[float]], bool]:
-    """By piece, processor seconds of all ranks for one of them, sent and received, of each run; whether all was right."""
+    """By piece, processor seconds of all ranks for one, sent and received, of each run; whether all was right."""
     found: dict[int, list[float]] = {}
     right = True
     for piece in PIECES:  # one at a time: a job's segments are as long as the longest of its schedules wants

@@ -21,8 +21,7 @@
  * and connected anew by packet numbers that follow from what the two ends have told each other at the beginning, and
  * from the number of the life. So packets of another life have wrong numbers, and nothing is exchanged for a new one.
  *
- * Settings, statuses and events as in runtime/verbs. Opening, joining and a new life are system calls, and take what
- * they take; posting and polling are not.
+ * Opening, joining and a new life are system calls, and take what they take; posting and polling are not.
  */
 #define _POSIX_C_SOURCE 200809L
 #include "engine.h"

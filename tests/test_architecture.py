@@ -107,7 +107,7 @@ from optcc.plans.plan import Plan
 Plan.from_bytes(sys.stdin.buffer.read()).schedule()
 """
 HEAVY = (
-    *("sympy", "cvxpy", "scipy", "numba", "msgspec"),
+    *("sympy", "cvxpy", "scipy", "msgspec"),
     *("lxml", "yaml", "click", "rich", "matplotlib", "highspy"),
 )
 

@@ -98,7 +98,7 @@ def joined(cluster: Cluster, src: int, dst: int) -> bool:
 
 
 def same_sums(one: Schedule, other: Schedule) -> None:
-    """The same bytes between the same ranks, in the same order, after the same others: folds go by the order of rows."""
+    """The same bytes between the same ranks, in the same order, after the same others: folds go by that order."""
     for column in ("src", "dst", "offset", "length", "reduce", "dep_ptr", "dep_idx"):
         assert np.array_equal(getattr(one, column), getattr(other, column)), column
 

@@ -40,6 +40,7 @@ def schedule_of(name: str) -> Schedule:
 
 def turns_and_programs(schedule: Schedule) -> tuple[Any, Any]:
     from optcc.runtime.engine.program import program_of
+
     from optcc.runtime.torch.script import turns_of
 
     programs = [program_of(schedule, rank, 1) for rank in range(schedule.ranks)]

@@ -23,7 +23,6 @@ _LIBRARIES = (
     ("scipy", "sparse matrices under the convex programs", "pip install scipy"),
     ("sympy", "symbolic bounds", "pip install sympy"),
     ("cvxpy", "convex programs for splits", "pip install cvxpy"),
-    ("numba", "chunks in GPU memory by compiled code", "pip install numba"),
     ("matplotlib", "timelines and figures", "pip install matplotlib"),
     ("cupy", "schedules on GPU buffers", "install the extra `gpu` (cupy-cuda13x; cupy-cuda12x for CUDA 12)"),
     ("torch", "optcc.pytorch: plans under DDP", "make torch (for processors), or the extra `torch` (with CUDA, 6 GB)"),

@@ -100,9 +100,7 @@ class _Worker:
         return value
 
     def _start(self) -> Connection:
-        context = multiprocessing.get_context(
-            "spawn"
-        )  # a forked child would share numba's and BLAS's threads and locks
+        context = multiprocessing.get_context("spawn")  # a forked child would share BLAS's threads and locks
         with self._change:
             if self._over:
                 raise BrokenProcessPool("the pool has ended")
