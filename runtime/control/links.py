@@ -91,6 +91,11 @@ idle on a busy machine; twice as much makes a black hole take twice as long to f
 KNOCK_S = 0.01
 """The first pause before a lost wire is tried again, up to 16 times as long later."""
 
+ALONE_S = 0.3
+"""At least so long for a wire to come back, where none is left: two of the pauses between knocks. A NIC that has been
+silent sends again what was lost by its own timer, a quarter of a second: its wire may be left meanwhile, and is made
+anew within some 20 ms."""
+
 CAUSES = {
     CauseOf.PORT: Cause.PORT,
     CauseOf.ERROR: Cause.ERROR,
@@ -189,7 +194,7 @@ class Operation:
 class Links:
     """Those of the rank of `control`, none at first; made by `connect`, on all ranks at the same time.
 
-    back_s : so long for some wire to a rank to come back, where none is left; 0: that is not waited for
+    back_s : so long for some wire to a rank to come back, where none is left; 0: no longer than ALONE_S
     memory : of the buffers: a GPU's, or any other: the host's
     hardware : of played NICs that have rates, and ail from one operation to the next; None: neither
     paced : it has rates
@@ -270,7 +275,7 @@ class Links:
             grace_ns=int(pace.grace_s * SECOND),
             knock_ns=int(KNOCK_S * SECOND),
             return_ns=NEVER // 4,  # a rank that is stopped is late, not lost: who is lost others say
-            alone_ns=max(1, int(min(self._back_s, 1e9) * SECOND)),
+            alone_ns=int(max(ALONE_S, min(self._back_s, 1e9)) * SECOND),
             spin_ns=0 if crowded else SPIN_NS,
         )
 

@@ -11,10 +11,11 @@ import pytest
 
 import optcc
 from optcc.runtime.control.job import Job
+from optcc.runtime.control.launch import Session
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.effort import cases
-from tests.test_failover_session import NBYTES, RATE, Scene, kinds_of, play, scenes
+from tests.test_failover_session import NBYTES, RATE, STALL_S, Scene, kinds_of, play, scenes
 from tests.verbs.conftest import needs_package
 
 pytestmark = [pytest.mark.rdma, needs_package("click")]
@@ -73,3 +74,14 @@ def test_strikes_at_random_moments(network: ModuleType, shape: tuple[int, int], 
         except Exception as error:
             raise AssertionError(f"{scene}: {type(error).__name__}: {error}") from error
     assert hit > 0, "nothing has hit"
+
+
+def test_the_only_nic_is_silent_for_a_while(network: ModuleType) -> None:
+    """It sends again what was lost by its own timer, later than datagrams come through: its wire is left, and back."""
+    scene = Scene(2, 1, (Strike("flap", "server1/rxe1", 0.2, 0.4),), (False,))
+    prepare(network, scene)
+    with Session(job(scene, []), stall_s=STALL_S) as ranks:
+        done = ranks.run("it", scene.strikes)
+        assert all(done.exact)
+        assert done.seconds > 0.4
+        assert all(ranks.run("it").exact)
