@@ -72,9 +72,9 @@ def demand_strike(strike: Strike, nics: Mapping[str, int], transport: str) -> No
     demand_had(strike.kind, transport)
     if transport == "verbs":
         ours = LAB in os.environ or PLAYED_FABRIC in os.environ
-        if strike.kind == "path" or (strike.kind in NETWORK and not ours):
-            expected = "a fault that queue pairs can have, such as cut"
-            raise InputError("not over verbs", where="strike", expected=expected, got=strike.kind)
+        can = (*ANYWHERE, "cut", *(("away", *NETWORK) if ours else ("fatal",)))
+        if strike.kind not in can:
+            raise InputError("not over verbs", where="strike", expected=" or ".join(can), got=strike.kind)
 
 
 def demand_had(kind: str, transport: str) -> None:
