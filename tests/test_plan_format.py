@@ -520,12 +520,20 @@ def test_a_newer_minor_must_still_agree_on_what_is_known() -> None:
         Plan.from_bytes(again(_newer(header), columns))
 
 
+SOLVED = ("packed-trees-rails",)
+"""Plans whose shares a solver finds: of those that are equally good, which, depends on the processor."""
+
+
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*/*.plan")), ids=lambda path: f"{path.parent.name}-{path.name}")
 def test_published_files_stay_readable(path: Path) -> None:
     """And say what they said: made anew, they are the same."""
-    plan = load_plan(path)
-    assert plan == cases()[path.stem]
+    plan, anew = load_plan(path), cases()[path.stem]
     assert plan.to_bytes() == path.read_bytes()
+    if path.stem not in SOLVED:
+        assert plan == anew
+        return
+    assert (plan.bound, plan.family, plan.segments) == (anew.bound, anew.family, anew.segments)
+    assert optcc.simulate(plan.schedule()).time_s == pytest.approx(optcc.simulate(anew.schedule()).time_s, rel=1e-3)
 
 
 def test_there_are_published_files() -> None:
