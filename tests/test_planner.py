@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -21,8 +22,16 @@ from optcc.schedule.recipe import CandidateFamily
 from optcc.schedule.tuned import LARGE
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conftest import GBPS
+from tests.planned import KEPT, cases, chosen
 
+PINNED = json.loads(KEPT.read_text(encoding="utf-8"))
 QUICK = [case for case in GRID if case.servers <= 16]
+
+
+@pytest.mark.parametrize("case", cases(), ids=lambda case: case[0])
+def test_plans_stay_what_they_are(case: tuple[str, Cluster, int, str, str]) -> None:
+    """To the bit: an id is over all columns of a plan."""
+    assert chosen(*case[1:]) == PINNED[case[0]]
 
 
 @pytest.mark.long
