@@ -71,5 +71,5 @@ def chosen(cluster: Cluster, nbytes: int, alpha: str, per_chunk: str) -> str:
 
 
 if __name__ == "__main__":
-    found = {name: chosen(*case) for name, *case in cases()}
+    found = {case[0]: chosen(*case[1:]) for case in cases()}
     KEPT.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")

@@ -330,7 +330,8 @@ class GroupedExchange(Recipe):
                     for m in kept
                 ]
             )
-            return scheduled(rows, [dependencies(kept, parents)], nic_ports(cluster, routes, used), routes, nbytes)
+            order, waits = in_place(rows.key, *dependencies(kept, parents))
+            return scheduled(rows, order, waits, nic_ports(cluster, routes, used), routes, nbytes)
 
     def trees(self, cluster: Cluster) -> list[GroupTree]:
         """The tree of each chunk."""
@@ -443,6 +444,17 @@ def dependencies(moves: Sequence[GroupMove], parents: Sequence[Sequence[int]]) -
         waits += [row] * len(landed)
         on += landed
     return np.array(waits, np.int64), np.array(on, np.int64)
+
+
+def in_place(key: Ints, waits: Ints, on: Ints) -> tuple[Ints, tuple[Ints, Ints]]:
+    """The rows by time, after what they wait for, and by place in that order the places that each waits for, CSR."""
+    key = key.copy()
+    np.maximum.at(key, waits, key[on] + 1)
+    order, place = np.argsort(key, kind="stable"), np.empty(len(key), np.int64)
+    place[order] = np.arange(len(order))
+    waits, on = place[waits], place[on]
+    by_row = np.lexsort((on, waits))
+    return order, (np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(key))))), on[by_row])
 
 
 def nics_of(cluster: Cluster) -> Used:
