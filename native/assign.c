@@ -385,8 +385,7 @@ static int waits_on(const struct exchange_rows *x, const struct row_index *t, in
   return 0;
 }
 
-/* order: rows by key, equal ones as given. */
-static int by_key(int64_t count, const int64_t *key, int64_t *order)
+int places_by_key(int64_t count, const int64_t *key, int64_t *order)
 {
   int64_t *other = planning_zeroed(count, sizeof *other), *from = order, *to = other, least = INT64_MAX, most = 0;
   if (!other)
@@ -501,7 +500,7 @@ int planning_due(const struct exchange_rows *x)
   }
   if (!code) {
     due(x, &t, found, tops, top);
-    code = by_key(x->rows, x->key, x->order);
+    code = places_by_key(x->rows, x->key, x->order);
   }
   if (!code) {
     follow(x, &t, tops, top, before, many);

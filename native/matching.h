@@ -1,4 +1,4 @@
-/* Matchings, for the files of this folder that need many of them. */
+/* Matchings and sorting, for the files of this folder that need them inside. */
 #ifndef OPTCC_MATCHING_H
 #define OPTCC_MATCHING_H
 
@@ -18,5 +18,8 @@ int matching_reserve(struct matching *m, int64_t rows, int64_t columns);
 int matching_find(struct matching *m, int64_t rows, int64_t columns, const double *worth, int64_t *column_of);
 
 void matching_release(struct matching *m);
+
+/* order (count): the places of keys, by key, equal ones as given. */
+int places_by_key(int64_t count, const int64_t *key, int64_t *order);
 
 #endif

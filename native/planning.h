@@ -130,6 +130,23 @@ struct steady_steps {
 /* In each step slow ranks send hubs data, and hubs slow ranks results; then each rail has a matching of the hubs. */
 PLANNING_API int planning_steady(const struct steady_steps *steps);
 
+/* Chunks that are summed up along trees of ranks, and their results spread. */
+struct group_steps {
+  int64_t ranks, chunks, rails, groups, room;
+  int64_t apart;          /* the rank that adds last of all to the first half of the chunks, -1: there is none */
+  int64_t lands;          /* steps until a move has landed */
+  int64_t half, unit, one_more; /* of time: in half of the plan, in a step; the worth of one more move, above all times */
+  const int64_t *parent;  /* (chunks, ranks): to whom each rank sends its sum, -1: it adds last */
+  const int64_t *group;   /* (ranks) */
+  const uint8_t *on;      /* (rails, ranks): whether the rank is on the rail */
+  const int64_t *uplink;  /* (groups): how many chunks cross its border in a step, each way, -1: any number */
+  int64_t *found;         /* (room, 6): step, sender, receiver, place of the rail, chunk, whether it is a result */
+  int64_t *count;         /* (1) */
+};
+
+/* In each step every rail has a matching of the moves that are ready: of as many as can be, and the ones due first. */
+PLANNING_API int planning_grouped(const struct group_steps *steps);
+
 /* ---- trees.c: cheapest spanning trees, for packing them. Costs are (nodes, nodes), [into, from] ---- */
 
 /* Resources that the ways between ranks use: source, target (ways), ranks; uses (ways, most), -1 for none. */

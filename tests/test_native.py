@@ -25,7 +25,7 @@ from optcc.machine.native import NativeCode, Pointer, array, call, struct
 from optcc.runtime.native import library as engine
 from optcc.schedule import Schedule, matchings
 from optcc.schedule.direct import DirectExchange
-from optcc.schedule.matchings import assigned, cut, in_order, starving_steps, steady_steps
+from optcc.schedule.matchings import assigned, cut, group_steps, in_order, starving_steps, steady_steps
 from optcc.simulation import simulator
 from optcc.simulation.faults import LONGEST_S, TICKS_PER_S, Fault
 from optcc.simulation.simulator import NEVER, simulate
@@ -263,6 +263,15 @@ def steady(**other: Any) -> Any:
     return steady_steps(**{**given, **other}).tolist()
 
 
+def moved(**other: Any) -> Any:
+    """A chunk of three ranks, of which the first adds last; two of them are a group."""
+    given = {
+        "apart": -1, "lands": 2, "half": 8, "unit": 4, "one_more": 2**32, "group": np.array([0, 0, 1]),
+        "parent": np.array([[-1, 0, 1]]), "on": np.ones((2, 3), np.bool_), "uplink": np.array([1, -1]),
+    }
+    return group_steps(**{**given, **other}).tolist()
+
+
 def test_numbers_beyond_their_tables_are_refused() -> None:
     schedule, one = direct(hurt()), np.zeros(1, np.int64)
     for wrong in (len(schedule), -1):
@@ -285,6 +294,13 @@ def test_numbers_beyond_their_tables_are_refused() -> None:
     for some in ({"slow": far}, {"slow": -far}, {"ends": back}, {"rail": rails}, {"section": none}):
         with pytest.raises(InputError, match="planning_steady"):
             steady(**some)
+    up = np.array([[-1, 0, 3]])
+    for group in ({"apart": 3}, {"parent": up}, {"parent": up * 0 - 1}, {"group": far[[0, 0, 0]]}, {"lands": 0}):
+        with pytest.raises(InputError, match="planning_grouped"):
+            moved(**group)
+    for parent in ([[-1, 2, 1]], [[-1, 0, 1]]):  # a circle, and nobody on the rails
+        with pytest.raises(InputError, match=r"wait for ever|planning_grouped"):
+            moved(parent=np.array(parent), on=np.zeros((2, 3), np.bool_))
     piece, slot = np.array([[0, 1, 0, 64]]), np.array([[5, 3, 2, 1], [9, 3, 4, 3]])
     assert cut(np.array([[0, 1, 1, 2, 7]]), piece, slot, (8, 64, 0, 1)).T.tolist() == [
         [0, 1, 12, 0, 1, 0, 16, 2, 0],
@@ -322,10 +338,10 @@ def cases() -> dict[str, object]:
                 found[f"{name} {receivers} {len(some)}"] = [run.time_s.hex(), float(run.land_end.sum()).hex()]
         packed = packing.pack_trees(cluster)
         found[f"{name} packed"] = [str(packed.rate), packed.rounds, packed.columns]
-    for name in ("direct", "two halves", "one", "rails, two halves"):
+    for name in ("direct", "two halves", "one", "rails, two halves", "pods"):
         lost = direct(hurt()) if name == "direct" else pinned(name)
         found[name] = simulate(lost).time_s.hex()
-    found["steps"] = [starving(), steady()]
+    found["steps"] = [starving(), steady(), moved()]
     random = np.random.default_rng(1)
     for most in (2, 2**40):
         for size in ((3, 5), (6, 6), (7, 2), (0, 2), (2, 0)):

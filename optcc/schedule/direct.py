@@ -411,11 +411,6 @@ of 80 bytes while a schedule is made (128 servers of 8 NICs, 311 steps: 1.1 GB):
 128 servers, six of 8 NICs dead, 4 GiB: 187 steps are 0.7 points slower, 450 steps 0.1."""
 
 
-def rows_of(found: Sequence[tuple[int, ...]]) -> DirectRows:
-    """Transfers as columns."""
-    return DirectRows(*np.array(found, np.int64).reshape(-1, len(DirectRows._fields)).T)
-
-
 # Rounds, where no server starves: in each round, on each rail, every server has a turn with every other.
 #
 # All NICs are busy for the whole of the bound, so no time may be lost. Let a rank have n NICs, P ranks N in all. It

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.machine.native import array, call, struct
+from optcc.errors import InputError
+from optcc.machine.native import NativeCode, array, call, struct
 
 Ints = NDArray[np.int64]
 
@@ -161,3 +162,32 @@ def steady_steps(**given: Any) -> Ints:
     sizes = {"ranks": ranks, "rails": rails, "steps": steps, "slow_count": len(given["slow"]), "room": len(found)}
     call("planning_steady", _Steady(**sizes, found=found, count=count, **given))
     return found[: count[0]]
+
+
+_Grouped = struct(
+    "group_steps",
+    {
+        **dict.fromkeys(("ranks", "chunks", "rails", "groups", "room", "apart", "lands"), int),
+        **dict.fromkeys(("half", "unit", "one_more"), int),
+        "parent": array(np.int64, "chunks", "ranks"),
+        "group": array(np.int64, "ranks"),
+        "on": array(np.bool_, "rails", "ranks"),
+        "uplink": array(np.int64, "groups"),
+        "found": array(np.int64, "room", 6, written=True),
+        "count": array(np.int64, 1, written=True),
+    },
+)
+
+
+def group_steps(**given: Any) -> Ints:
+    """Steps of chunks along trees: the moves (step, sender, receiver, place of the rail, chunk, whether a result).
+
+    given : the fields of `group_steps` in native/planning.h, but for the sizes and what is found
+    Raises InputError where some transfer would wait for ever.
+    """
+    (chunks, ranks), rails = given["parent"].shape, len(given["on"])
+    found, count = np.empty((2 * chunks * (ranks - 1), 6), np.int64), np.zeros(1, np.int64)
+    sizes = {"ranks": ranks, "chunks": chunks, "rails": rails, "groups": len(given["uplink"]), "room": len(found)}
+    if call("planning_grouped", _Grouped(**sizes, found=found, count=count, **given)) is NativeCode.STUCK:
+        raise InputError("chunks that wait for ever", where="parents", expected="a tree for each chunk")
+    return found
