@@ -173,8 +173,6 @@ class Kind(IntEnum):
 
 
 STAGES = np.array([Stage.REDUCE_SCATTER, Stage.TO_LEAF, Stage.FROM_LEAF, Stage.ALLGATHER])
-ALL = (Fraction(1),)
-"""The share of a transfer's only lane; one object."""
 ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL])
 
 
@@ -285,13 +283,18 @@ def scheduled(
     ranks, nics = len(ports), 1 + max(max(mine) for mine in ports)
     ends = ((rows.src * ranks + rows.dst) * nics + rows.nic)[order]
     used = np.bincount(ends, minlength=ranks * ranks * nics) > 0
-    route = []
-    for end in np.flatnonzero(used).tolist():
-        (src, dst), nic = divmod(end // nics, ranks), end % nics
-        route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ALL))
+    port = np.array([[mine.get(nic, -1) for nic in range(nics)] for mine in ports])
+    pair, nic = np.divmod(np.flatnonzero(used), nics)
+    src, dst = np.divmod(pair, ranks)
+    out, into = port[src, nic], port[dst, nic]
+    # Lanes of a NIC are one port.
+    _, first, same = np.unique(out * len(routes.ports) + into, return_index=True, return_inverse=True)
+    place = np.argsort(first)
+    made = routes.single(list(zip(*(each[first[place]].tolist() for each in (src, dst, out, into)), strict=True)))
+    route = made.start + np.argsort(place)[same]
     length, (added, stage) = rows.stop - rows.start, (table[rows.kind] for table in (ADDED, STAGES))
     columns = [column[order] for column in (rows.start, length, added, stage, rows.segment)]
-    which = np.array(route, np.int32)[(np.cumsum(used) - 1)[ends]]
+    which = route[(np.cumsum(used) - 1)[ends]]
     return routes.schedule(nbytes, [which, *columns], np.diff(waits[0]), waits[1])
 
 

@@ -160,6 +160,17 @@ class Routes:
             return self._add(key, src, dst, lanes)
         return self._index[key]
 
+    def single(self, ends: Sequence[tuple[int, int, int, int]]) -> range:
+        """Indices of new routes of one lane, as `pinned`: (source, destination, port out, port in), all different. The
+        first is checked."""
+        first, one = len(self.table), Fraction(1)
+        for src, dst, out, into in ends[:1]:
+            self._check(src, dst, [(out, into, one)])
+        self.table += [
+            Route(src, dst, (Lane(out, into, one, self._crossed(out, into)),)) for src, dst, out, into in ends
+        ]
+        return range(first, len(self.table))
+
     def by_rail(self, src: int, dst: int, out: int, into: int) -> int:
         """Index of the route that leaves by the live NICs of rail `out` and enters by those of rail `into`.
 
@@ -182,12 +193,8 @@ class Routes:
 
     def _add(self, key: object, src: int, dst: int, lanes: Sequence[tuple[int, int, Fraction]]) -> int:
         self._index[key] = len(self.table)
-        if len(lanes) == 1:
-            ((out, into, _),) = lanes
-            self.table.append(_one_lane(src, dst, out, into, self._crossed(out, into)))
-        else:
-            made = tuple(Lane(out, into, share, self._crossed(out, into)) for out, into, share in lanes)
-            self.table.append(Route(src, dst, made))
+        made = tuple([Lane(out, into, share, self._crossed(out, into)) for out, into, share in lanes])
+        self.table.append(Route(src, dst, made))
         return self._index[key]
 
     def _crossed(self, out: int, into: int) -> tuple[int, ...]:
@@ -273,12 +280,6 @@ class Routes:
                 hint="It reaches other servers through its neighbours: over NVLink, then by a NIC of theirs.",
             )
         raise InfeasibleError("no AllReduce is possible", where=name, expected="a live NIC each way", got="none")
-
-
-@lru_cache(maxsize=2**16)
-def _one_lane(src: int, dst: int, out: int, into: int, links: tuple[int, ...]) -> Route:
-    """Kept, since a plan is lowered many times until it is chosen."""
-    return Route(src, dst, (Lane(out, into, Fraction(1), links),))
 
 
 def _overlay(
