@@ -95,6 +95,11 @@ class Routes:
             self._ends[end.port.rank].append(end)
         self._index: dict[object, int] = {}
         self._checked: dict[int, tuple[Fraction, ...]] = {}
+        # Ranks of one kind have NICs of the same rates, in order: what two kinds share out is found once.
+        kinds: dict[tuple[tuple[Fraction, Fraction], ...], int] = {}
+        rates = [tuple([(end.out_rate, end.in_rate) for end in mine if not end.port.nvlink]) for mine in self._ends]
+        self._kind = [kinds.setdefault(mine, len(kinds)) for mine in rates]
+        self._parts: dict[tuple[int, int], list[tuple[int, int, Fraction]]] = {}
 
     def __call__(self, src: int, dst: int) -> int:
         """Index of the route from rank `src` to rank `dst`. Raises InfeasibleError when there is none."""
@@ -231,13 +236,20 @@ class Routes:
         """The lanes between two ranks, over all that they have."""
         if self._ranks[src].server == self._ranks[dst].server:
             return [(self._nvlink(src), self._nvlink(dst), Fraction(1))]
+        kind = self._kind[src], self._kind[dst]
+        if kind in self._parts:
+            out, into = self._ends[src], self._ends[dst]
+            return [(out[i].index, into[j].index, share) for i, j, share in self._parts[kind]]
         leaving = [(end, end.out_rate) for end in self._ends[src] if end.out_rate and not end.port.nvlink]
         entering = [(end, end.in_rate) for end in self._ends[dst] if end.in_rate and not end.port.nvlink]
         for rank, found, way in ((src, leaving, "out"), (dst, entering, "in")):
             if not found:
                 self._no_nic(rank, way)
         if not self._fabric.rails:
-            return list(_overlay(leaving, entering, Fraction(1)))
+            lanes = list(_overlay(leaving, entering, Fraction(1)))
+            place = {end.index: i for rank in (src, dst) for i, end in enumerate(self._ends[rank])}
+            self._parts[kind] = [(place[out], place[into], share) for out, into, share in lanes]
+            return lanes
         rails = {}
         common = {e.port.rail for e, _ in leaving} & {e.port.rail for e, _ in entering}
         for rail in sorted(rail for rail in common if rail is not None):
