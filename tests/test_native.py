@@ -266,8 +266,15 @@ def steady(**other: Any) -> Any:
 def moved(**other: Any) -> Any:
     """A chunk of three ranks, of which the first adds last; two of them are a group."""
     given = {
-        "apart": -1, "lands": 2, "half": 8, "unit": 4, "one_more": 2**32, "group": np.array([0, 0, 1]),
-        "parent": np.array([[-1, 0, 1]]), "on": np.ones((2, 3), np.bool_), "uplink": np.array([1, -1]),
+        "apart": -1,
+        "lands": 2,
+        "half": 8,
+        "unit": 4,
+        "one_more": 2**32,
+        "group": np.array([0, 0, 1]),
+        "parent": np.array([[-1, 0, 1]]),
+        "on": np.ones((2, 3), np.bool_),
+        "uplink": np.array([1, -1]),
     }
     return group_steps(**{**given, **other}).tolist()
 

@@ -92,24 +92,13 @@ SLACK = 2**12
 """1/SLACK of the landed data is left out, as cuts are rounded and pairs have a little more or less."""
 
 
-class Slot(NamedTuple):
-    """The time in which one NIC serves one peer.
+class Slots(NamedTuple):
+    """Times in which one NIC serves one peer, in columns, int64 (slots,), by pair.
 
+    pair : sender * ranks + receiver
     begin, size : ticks of the half, or of the plan
     nic : place of the NIC in its server
     weight : share of a pair's bytes, relative to the pair's other slots
-    """
-
-    begin: int
-    size: int
-    nic: int
-    weight: int
-
-
-class Slots(NamedTuple):
-    """Slots of pairs of ranks in columns, int64 (slots,), by pair; fields as in `Slot`.
-
-    pair : sender * ranks + receiver
     """
 
     pair: Ints
@@ -123,7 +112,7 @@ class Slots(NamedTuple):
         return Slots(*(column[places] for column in self))
 
     def in_time(self) -> Slots:
-        """By pair, and then in the order of `Slot`."""
+        """By pair, then by begin, size, NIC and weight."""
         return self.at(np.lexsort((self.weight, self.nic, self.size, self.begin, self.pair)))
 
     def mirrored(self, ranks: int) -> Slots:

@@ -94,7 +94,6 @@ class Routes:
         for end in ends:
             self._ends[end.port.rank].append(end)
         self._index: dict[object, int] = {}
-        self._checked: dict[int, tuple[Fraction, ...]] = {}
         # Ranks of one kind have NICs of the same rates, in order: what two kinds share out is found once.
         kinds: dict[tuple[tuple[Fraction, Fraction], ...], int] = {}
         rates = [tuple([(end.out_rate, end.in_rate) for end in mine if not end.port.nvlink]) for mine in self._ends]
@@ -151,19 +150,6 @@ class Routes:
         """As `pinned`, but always another route, even where there is an equal one."""
         self._check(src, dst, lanes)
         return self._add(object(), src, dst, lanes)
-
-    def alike(self, src: int, dst: int, pairs: Sequence[tuple[int, int]], shares: tuple[Fraction, ...]) -> int:
-        """As `pinned`, for many pairs of ranks whose lanes have the same shares: (ports out and in) by lane. The shares
-        are checked once, and the pair may have one such route only.
-        """
-        key = (*pairs[0], id(shares))
-        if key not in self._index:
-            lanes = [(out, into, share) for (out, into), share in zip(pairs, shares, strict=True)]
-            if id(shares) not in self._checked:
-                self._check(src, dst, lanes)
-                self._checked[id(shares)] = shares  # and kept alive, so that its id stays its own
-            return self._add(key, src, dst, lanes)
-        return self._index[key]
 
     def single(self, ends: Sequence[tuple[int, int, int, int]]) -> range:
         """Indices of new routes of one lane, as `pinned`: (source, destination, port out, port in), all different. The
@@ -238,8 +224,8 @@ class Routes:
             return [(self._nvlink(src), self._nvlink(dst), Fraction(1))]
         kind = self._kind[src], self._kind[dst]
         if kind in self._parts:
-            out, into = self._ends[src], self._ends[dst]
-            return [(out[i].index, into[j].index, share) for i, j, share in self._parts[kind]]
+            mine, other = self._ends[src], self._ends[dst]
+            return [(mine[i].index, other[j].index, share) for i, j, share in self._parts[kind]]
         leaving = [(end, end.out_rate) for end in self._ends[src] if end.out_rate and not end.port.nvlink]
         entering = [(end, end.in_rate) for end in self._ends[dst] if end.in_rate and not end.port.nvlink]
         for rank, found, way in ((src, leaving, "out"), (dst, entering, "in")):
@@ -248,7 +234,7 @@ class Routes:
         if not self._fabric.rails:
             lanes = list(_overlay(leaving, entering, Fraction(1)))
             place = {end.index: i for rank in (src, dst) for i, end in enumerate(self._ends[rank])}
-            self._parts[kind] = [(place[out], place[into], share) for out, into, share in lanes]
+            self._parts[kind] = [(place[leaves], place[enters], share) for leaves, enters, share in lanes]
             return lanes
         rails = {}
         common = {e.port.rail for e, _ in leaving} & {e.port.rail for e, _ in entering}
