@@ -77,7 +77,7 @@ from optcc.values.json_records import Choice, Exact, Whole
 if TYPE_CHECKING:
     from optcc.theory.ring_shares import GroupCounts
 
-# Slots: the times at which a NIC of a rank sends to a peer, in whole ticks of a plan of two halves.
+# SlotColumns: the times at which a NIC of a rank sends to a peer, in whole ticks of a plan of two halves.
 
 
 TICKS = 2**40
@@ -92,7 +92,7 @@ SLACK = 2**12
 """1/SLACK of the landed data is left out, as cuts are rounded and pairs have a little more or less."""
 
 
-class Slots(NamedTuple):
+class SlotColumns(NamedTuple):
     """Times in which one NIC serves one peer, in columns, int64 (slots,), by pair.
 
     pair : sender * ranks + receiver
@@ -107,15 +107,15 @@ class Slots(NamedTuple):
     nic: Ints
     weight: Ints
 
-    def at(self, places: Ints | NDArray[np.bool_]) -> Slots:
+    def at(self, places: Ints | NDArray[np.bool_]) -> SlotColumns:
         """Those at places, or where True."""
-        return Slots(*(column[places] for column in self))
+        return SlotColumns(*(column[places] for column in self))
 
-    def in_time(self) -> Slots:
+    def in_time(self) -> SlotColumns:
         """By pair, then by begin, size, NIC and weight."""
         return self.at(np.lexsort((self.weight, self.nic, self.size, self.begin, self.pair)))
 
-    def mirrored(self, ranks: int) -> Slots:
+    def mirrored(self, ranks: int) -> SlotColumns:
         """What the second half has for these slots of the first, which it mirrors in time: senders receive."""
         src, dst = np.divmod(self.pair, ranks)
         return self._replace(pair=dst * ranks + src, begin=2 * HALF - self.begin - self.size).in_time()
@@ -126,12 +126,12 @@ class Slots(NamedTuple):
         np.add.at(found, self.pair, self.weight)
         return found
 
-    def then(self, other: Slots) -> Slots:
+    def then(self, other: SlotColumns) -> SlotColumns:
         """Both, of each pair these first."""
-        both = Slots(*map(np.concatenate, zip(self, other, strict=True)))
+        both = SlotColumns(*map(np.concatenate, zip(self, other, strict=True)))
         return both.at(np.argsort(both.pair, kind="stable"))
 
-    def with_all(self, live: Sequence[Iterable[int]], begin: int) -> Slots:
+    def with_all(self, live: Sequence[Iterable[int]], begin: int) -> SlotColumns:
         """And one for each pair that has none, at `begin`, on the first rail that its ranks have in common."""
         ranks, has = len(live), np.zeros(len(live) ** 2, np.bool_)
         has[self.pair] = True
@@ -141,7 +141,7 @@ class Slots(NamedTuple):
             return self
         rails = [min({*live[pair // ranks]} & {*live[pair % ranks]}, default=-1) for pair in lacking.tolist()]
         one = np.ones(len(lacking), np.int64)
-        more = Slots(lacking, begin * one, one, np.array(rails, np.int64), one)
+        more = SlotColumns(lacking, begin * one, one, np.array(rails, np.int64), one)
         return self.then(more.at(more.nic >= 0))
 
 
@@ -195,7 +195,7 @@ class DirectRows(NamedTuple):
 def cut_rows(
     pairs: Sequence[tuple[int, int, int]],
     pieces: Sequence[SectionPart],
-    slots: Slots,
+    slots: SlotColumns,
     counts: Sequence[int] | Ints,
     cost: Fraction = Fraction(0),
 ) -> DirectRows:
@@ -505,7 +505,7 @@ def hub_shares(nics: Sequence[int]) -> tuple[Fraction, ...] | None:
     return shares if min(shares) > 0 else None
 
 
-def worthwhile(slots: Slots, cost: int) -> Slots:
+def worthwhile(slots: SlotColumns, cost: int) -> SlotColumns:
     """The slots that last at least as long as a chunk costs, in ticks; of a pair the two longest, one each for data and
     results, if these are fewer."""
     order = np.lexsort((slots.size, slots.pair))
@@ -528,7 +528,7 @@ def joined_by(live: Sequence[Rails]) -> dict[tuple[int, ...], list[int]]:
 
 
 @lru_cache(maxsize=8)
-def slots_of(live: tuple[Rails, ...], rounds: int) -> Slots:
+def slots_of(live: tuple[Rails, ...], rounds: int) -> SlotColumns:
     """The slots of every pair, in time. Pure, and the same on every rank.
 
     live : the rails of each rank; rounds : of the rails that most join the same ranks; others have about as many
@@ -537,7 +537,7 @@ def slots_of(live: tuple[Rails, ...], rounds: int) -> Slots:
     joined = joined_by(live)
     chunks = rounds * min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined.items())  # of a NIC
     alike, before = Counter(map(len, joined)), Counter[int]()
-    found = list[Slots]()
+    found = list[SlotColumns]()
     for (ranks, rails), (needs, steps) in zip(joined.items(), rail_steps(live), strict=True):
         names, own = np.array(ranks), ceil(chunks * len(rails) / (len(ranks) - 1))
         lasts = np.zeros_like(needs)
@@ -550,8 +550,8 @@ def slots_of(live: tuple[Rails, ...], rounds: int) -> Slots:
             a, z, begin, size = _in_rounds(_portion(steps, turn, len(rails)), own, ahead)
             need, whole = needs[a, z], lasts[a, z]
             weight = size // whole * need + size % whole * need // whole
-            found.append(Slots(names[a] * len(live) + names[z], begin, size, np.full_like(a, rail), weight))
-    return Slots(*map(np.concatenate, zip(*found, strict=True))).in_time()
+            found.append(SlotColumns(names[a] * len(live) + names[z], begin, size, np.full_like(a, rail), weight))
+    return SlotColumns(*map(np.concatenate, zip(*found, strict=True))).in_time()
 
 
 @lru_cache(maxsize=8)
@@ -728,7 +728,7 @@ def greedy_slots(
     ends: Sequence[int],
     margin: Fraction,
     chunk: Fraction,
-) -> tuple[Slots, Fraction]:
+) -> tuple[SlotColumns, Fraction]:
     """The slots of every pair that has something to send, weighted by how much; and for which part of the half the
     starving rank's NICs can receive less than they send. Pure, and the same on every rank.
 
@@ -757,7 +757,7 @@ def greedy_slots(
     whole = len(live[lone]) * ONE
     less = 1 - Fraction(whole - idle - received * cost, whole - sent * cost)
     rail, i, k, much, begin, size = found.T
-    slots = Slots(i * ranks + k, begin * (HALF // ONE), size * (HALF // ONE), rail, much)
+    slots = SlotColumns(i * ranks + k, begin * (HALF // ONE), size * (HALF // ONE), rail, much)
     slots = slots.at(np.lexsort((rail, size, begin, slots.pair)))
     # What is left over at the end goes to each pair's last one.
     last = np.flatnonzero(np.diff(slots.pair, append=-1))
@@ -942,7 +942,7 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
     return last
 
 
-def _slots(cluster: Cluster, of: Parts, recipe: DirectExchange) -> tuple[Slots, Fraction]:
+def _slots(cluster: Cluster, of: Parts, recipe: DirectExchange) -> tuple[SlotColumns, Fraction]:
     """`greedy_slots`, of rails in the order of their ranks: which NICs are dead makes no difference."""
     live = live_nics(cluster)
     ranks = Counter(rail for mine in live for rail in mine)
@@ -993,7 +993,7 @@ def growing_ends(count: int, growing: int, growth: Fraction) -> tuple[int, ...]:
 
 def steady_steps(
     live: Sequence[Sequence[int]], shares: Sequence[Fraction], ends: Sequence[int], margin: Fraction, chunk: Fraction
-) -> Slots:
+) -> SlotColumns:
     """The slots of the first half, of each pair by time. Pure, and the same on every rank.
 
     In each step a slow server sends data to the hubs that it has sent fewest chunks; slow servers on the same rails
@@ -1025,7 +1025,7 @@ def steady_steps(
         if quiet:  # hubs have what slow servers have for them, and no more
             section[:] = section[slow[0]]
     src, dst, nic, begin, size, much = found.T
-    slots = Slots(src * len(live) + dst, begin * (HALF // ONE), size * (HALF // ONE), nic, much)
+    slots = SlotColumns(src * len(live) + dst, begin * (HALF // ONE), size * (HALF // ONE), nic, much)
     return slots.at(np.argsort(slots.pair, kind="stable"))
 
 
