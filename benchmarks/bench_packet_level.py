@@ -21,7 +21,7 @@ from rich.progress import track
 
 from benchmarks.pages import made_with, parser, table, write
 from optcc.schedule import Schedule
-from optcc.simulation.simulator import stripes_of
+from optcc.schedule.columns import stripes_of
 from optcc.values.cluster import Cluster
 from tests.fabrics import pods_of
 from tests.packet_level import (

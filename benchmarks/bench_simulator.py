@@ -1,12 +1,13 @@
-"""How fast the simulator is, how much memory it takes, and how both grow. Writes docs/bench-simulator.md.
+"""How fast planning and simulating are, how much memory they take, and how both grow. Writes docs/bench-simulator.md.
 
-Every case runs in a process of its own, so that its peak memory is its own. Exit status 1 when one takes over 60 s or
-4 GiB.
+Every case runs in a process of its own, so that its peak memory is its own. `--planning` prints the rows of planning,
+without the page. Exit status 1 when a simulation takes over 60 s or 4 GiB.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -37,6 +38,39 @@ KINDS = {
     "packets": "one NIC dead, receivers that serve packets",
     "packets in pods": "one NIC dead, pods as above, receivers and links that serve packets",
 }
+
+HALF = ("--fail", "server1/nic[0-3]")
+DEAD = {"1": ("--fail", "server1/nic0"), "4": HALF, "4 and 4": (*HALF, "--fail", "server2/nic[0-3]")}
+"""NICs that are dead -> options of the command line."""
+COSTS = ("--alpha", "5us", "--per-chunk", "1us")
+PLANNED = (16, 32, 64, 128)
+AGAIN = 3
+"""Every plan is made so often; the least processor time counts, as others' work beside it only adds."""
+
+
+def planning(servers: int, dead: str, *costs: str) -> tuple[float, float]:
+    """Processor seconds of `optcc plan`, import included, and MiB at its peak."""
+    command = [sys.executable, "-m", "optcc", "plan", f"uniform:servers={servers},nics={NICS},rate=400Gb/s"]
+    command += [*DEAD[dead], "--size", "1GiB", *costs]
+    found = []
+    for _ in range(AGAIN):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise SystemExit(f"{command}: exit status {process.returncode}")
+        found.append((used.ru_utime + used.ru_stime, used.ru_maxrss / 1024))
+    return min(found)
+
+
+def planning_rows() -> list[str]:
+    """Rows of the table of planning."""
+    rows = []
+    for servers in PLANNED:
+        found = [planning(servers, dead, *COSTS) for dead in track(DEAD, description=f"planning for {servers}")]
+        times = " | ".join(f"{seconds:.2f}" for seconds, _ in found)
+        rows.append(f"| {servers} | {times} | {max(peak for _, peak in found):,.0f} |")
+    return rows
 
 
 def cases() -> Iterator[tuple[int, int, str]]:
@@ -101,7 +135,11 @@ def measure_apart(servers: int, segments: int, kind: str) -> dict[str, float]:
 def main() -> int:
     asked = parser(__doc__, "bench-simulator")
     asked.add_argument("--case", nargs=3, metavar=("SERVERS", "SEGMENTS", "KIND"), help="measure one, print JSON")
+    asked.add_argument("--planning", action="store_true", help="only planning, printed, without the page")
     args = asked.parse_args()
+    if args.planning:
+        print("\n".join(planning_rows()))
+        return 0
     if args.case:
         servers, segments, kind = args.case
         print(json.dumps(measure(int(servers), int(segments), kind)))
@@ -115,9 +153,18 @@ def main() -> int:
         times = f"{x['lower_s']:.1f} | {x['simulate_s']:.1f} | {speed} | {x['peak_mib']:,.0f}"
         rows.append(f"| {servers} | {segments} | {KINDS[kind]} | {counts} | {times} |")
     text = [
-        "# The simulator's speed and memory",
+        "# Planning's and the simulator's speed and memory",
         "",
-        f"Made by `make bench-simulator`. Nested rings of 1 GiB per rank on servers of {NICS} NICs of 400 Gb/s, every",
+        "Made by `make bench-simulator`. Planning: processor seconds of `optcc plan uniform:servers=N,nics=8,"
+        f"rate=400Gb/s --size 1GiB {' '.join(COSTS)}`",
+        f"(one thread, imports included), with so many dead NICs on one server or on two; the least of {AGAIN} runs.",
+        f"Without costs, 8 servers and one dead NIC: {planning(8, '1')[0]:.2f} s.",
+        "",
+        f"| servers | {' | '.join(f'{dead} dead' for dead in DEAD)} | MiB, the most |",
+        "|---|---|---|---|---|",
+        *planning_rows(),
+        "",
+        f"Simulating: nested rings of 1 GiB per rank on servers of {NICS} NICs of 400 Gb/s, every",
         "stripe simulated. Processor seconds of one run each; there is one thread, so that wall-clock time is the same",
         "on an idle core. An event is a port that becomes free, a stripe that reaches a port or a link (where those",
         "serve packets, its first byte and its last one), or a transfer that has finished. Peak memory is that of the",

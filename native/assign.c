@@ -1,5 +1,5 @@
-/* The slowest parts of planning direct exchange: matchings of greatest worth, and dependencies of transfers. */
-#include "planning.h"
+/* The slowest parts of planning direct exchange: matchings of greatest worth, cuts, and dependencies of transfers. */
+#include "matching.h"
 
 #include <math.h>
 
@@ -8,14 +8,7 @@ int32_t planning_abi(void)
   return PLANNING_ABI;
 }
 
-/* What a matching works with; made once for many of them. */
-struct matching {
-  int64_t *of_row, *of_column, *before, *left;
-  double *cost, *price, *reach, *gain;
-  uint8_t *seen_row, *seen_column;
-};
-
-static void release(struct matching *m)
+void matching_release(struct matching *m)
 {
   void *all[] = {m->of_row, m->of_column, m->before, m->left, m->cost, m->price, m->reach, m->gain, m->seen_row,
                  m->seen_column};
@@ -23,8 +16,7 @@ static void release(struct matching *m)
     free(all[i]);
 }
 
-/* Room for matchings of up to so many rows and columns. */
-static int reserve(struct matching *m, int64_t rows, int64_t columns)
+int matching_reserve(struct matching *m, int64_t rows, int64_t columns)
 {
   if (rows < 0 || columns < 0 || (columns > 0 && rows > INT64_MAX / columns))
     return PLANNING_BAD_INDEX;
@@ -49,7 +41,7 @@ static int reserve(struct matching *m, int64_t rows, int64_t columns)
 
 /* Shortest augmenting paths (Crouse 2016, On implementing 2D rectangular assignment algorithms), row by row, or column by
  * column if these are fewer. */
-static int match(struct matching *m, int64_t given_rows, int64_t given_columns, const double *worth, int64_t *column_of)
+int matching_find(struct matching *m, int64_t given_rows, int64_t given_columns, const double *worth, int64_t *column_of)
 {
   int wide = given_rows <= given_columns;
   int64_t rows = wide ? given_rows : given_columns, columns = wide ? given_columns : given_rows;
@@ -129,107 +121,10 @@ static int match(struct matching *m, int64_t given_rows, int64_t given_columns, 
 int planning_assign(int64_t rows, int64_t columns, const double *worth, int64_t *column_of)
 {
   struct matching m = {0};
-  int code = reserve(&m, rows, columns);
+  int code = matching_reserve(&m, rows, columns);
   if (!code)
-    code = match(&m, rows, columns, worth, column_of);
-  release(&m);
-  return code;
-}
-
-/* ---- a step ---- */
-
-static int64_t floor_divided(int64_t a, int64_t b)
-{
-  return a / b - (a % b != 0 && (a < 0) != (b < 0));
-}
-
-/* `fills`: the amount that pair p can send in the step, 0 if it is ahead of an even schedule by more than a step. The
- * worth is that, plus the pair's delay relative to its total, scaled by the part of the step that it fills. */
-static int64_t worth_of(const struct exchange_step *x, int64_t p, int64_t *fills)
-{
-  int64_t size = x->end - x->begin, room = size - x->cost;
-  int64_t behind = floor_divided(x->end * x->needs[p] - x->served[p] * x->one, planning_max(x->needs[p], 1));
-  int64_t much = behind >= -size ? (room < x->limit[p] ? room : x->limit[p]) : 0;
-  behind += x->late[p];
-  *fills = much;
-  if (much <= 0)
-    return -x->one;
-  return (behind > 0 ? behind * much / size : behind) + much;
-}
-
-struct exchange {
-  struct matching m;
-  int64_t *worth, *fills, *rows, *columns, *taken;
-  double *values;
-};
-
-static int exchange(struct exchange *e, const struct exchange_step *x, int64_t *found)
-{
-  int64_t ranks = x->ranks;
-  for (int64_t p = 0; p < ranks * ranks; p++)
-    e->worth[p] = worth_of(x, p, &e->fills[p]);
-  for (int64_t rail = 0; rail < x->rails; rail++) {
-    int64_t rows = 0, columns = 0;
-    for (int64_t r = 0; r < ranks; r++) {
-      if (x->senders[rail * ranks + r])
-        e->rows[rows++] = r;
-      if (x->receivers[rail * ranks + r])
-        e->columns[columns++] = r;
-    }
-    for (int64_t a = 0; a < rows; a++)
-      for (int64_t z = 0; z < columns; z++) {
-        int64_t p = e->rows[a] * ranks + e->columns[z];
-        e->values[a * columns + z] = (double)(e->worth[p] * x->tie + x->ties[p]);
-      }
-    int code = match(&e->m, rows, columns, e->values, e->taken);
-    if (code)
-      return code;
-    for (int64_t a = 0; a < rows; a++) {
-      if (e->taken[a] < 0)
-        continue;
-      int64_t i = e->rows[a], k = e->columns[e->taken[a]], p = i * ranks + k, much = e->fills[p];
-      if (much <= 0)
-        continue;
-      int64_t *row = x->found + 4 * (*found)++;
-      row[0] = rail;
-      row[1] = i;
-      row[2] = k;
-      row[3] = much;
-      x->served[p] += much;
-      x->limit[p] -= much;
-      e->worth[p] = worth_of(x, p, &e->fills[p]);
-    }
-  }
-  return PLANNING_DONE;
-}
-
-int planning_exchange(const struct exchange_step *x, int64_t *count)
-{
-  *count = 0;
-  if (x->rails < 0 || x->ranks < 0)
-    return PLANNING_BAD_INDEX;
-  int64_t ranks = x->ranks;
-  struct exchange e = {{0}, NULL, NULL, NULL, NULL, NULL, NULL};
-  int code = reserve(&e.m, ranks, ranks);
-  if (!code) {
-    e.worth = planning_zeroed(ranks * ranks, sizeof *e.worth);
-    e.fills = planning_zeroed(ranks * ranks, sizeof *e.fills);
-    e.values = planning_zeroed(ranks * ranks, sizeof *e.values);
-    e.rows = planning_zeroed(ranks, sizeof *e.rows);
-    e.columns = planning_zeroed(ranks, sizeof *e.columns);
-    e.taken = planning_zeroed(ranks, sizeof *e.taken);
-    if (!e.worth || !e.fills || !e.values || !e.rows || !e.columns || !e.taken)
-      code = PLANNING_NO_MEMORY;
-  }
-  if (!code)
-    code = exchange(&e, x, count);
-  release(&e.m);
-  free(e.worth);
-  free(e.fills);
-  free(e.values);
-  free(e.rows);
-  free(e.columns);
-  free(e.taken);
+    code = matching_find(&m, rows, columns, worth, column_of);
+  matching_release(&m);
   return code;
 }
 
@@ -331,7 +226,8 @@ int planning_cut(const struct cut_pairs *x, int64_t *count)
 
 /* ---- dependencies ---- */
 
-int planning_group(int64_t count, const int64_t *numbers, int64_t groups, int64_t *ptr, int64_t *places)
+/* CSR: ptr (groups + 1), places (count): the places in `numbers` of each number from 0 to groups - 1, ascending. */
+static int group(int64_t count, const int64_t *numbers, int64_t groups, int64_t *ptr, int64_t *places)
 {
   if (count < 0 || groups < 0)
     return PLANNING_BAD_INDEX;
@@ -361,60 +257,352 @@ static int among(int64_t number, const int64_t *numbers, int64_t count)
   return 0;
 }
 
-/* before (NICs, most), many (NICs): the latest dependencies of earlier rows; latest (most): room for new ones. */
-static void order_rows(const struct exchange_rows *x, int64_t *before, int64_t *many, int64_t *latest, int64_t *count)
+enum { RAW, PARTIAL, FINAL, RESULT, KINDS }; /* of rows, as direct.py has them */
+
+/* Rows by hub and kind (CSR of), in order of senders and bytes; and in these the runs of one sender (CSR runs, run). */
+struct row_index {
+  int64_t *of, *runs, *run, *row, *start, *stop, *held, *holds;
+};
+
+static void drop_index(struct row_index *t)
 {
-  for (int64_t i = 0; i < x->ordered; i++) {
-    int64_t row = x->order[i], nic = x->nics[row], owned = x->ptr[row + 1] - x->ptr[row];
-    const int64_t *own = x->on + x->ptr[row];
-    int64_t *earlier = before + nic * x->most;
-    for (int64_t j = 0; j < many[nic]; j++)
-      if (!x->free[row] && !among(earlier[j], own, owned)) {
-        x->pairs[2 * *count] = row;
-        x->pairs[2 * (*count)++ + 1] = earlier[j];
-      }
-    int64_t key = -1, kept = 0;
-    for (int64_t j = 0; j < owned; j++)
-      key = planning_max(key, x->keys[own[j]]);
-    if (key < 0 || (many[nic] > 0 && key < x->keys[earlier[0]]))
-      continue;
-    for (int64_t j = 0; j < owned + many[nic] && kept < x->most; j++) {
-      int64_t landing = j < owned ? own[j] : earlier[j - owned];
-      if (x->keys[landing] == key && !among(landing, latest, kept))
-        latest[kept++] = landing;
+  void *all[] = {t->of, t->runs, t->run, t->row, t->start, t->stop, t->held, t->holds};
+  for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+    free(all[i]);
+}
+
+static int index_rows(const struct exchange_rows *x, struct row_index *t)
+{
+  if (x->rows < 0 || x->ranks < 0 || x->ranks > INT32_MAX || x->nics < 0 || x->held < 0 || x->most < 0
+      || x->most > INT32_MAX)
+    return PLANNING_BAD_INDEX;
+  for (int64_t r = 0; r < x->rows; r++)
+    if (x->src[r] < 0 || x->src[r] >= x->ranks || x->hub[r] < 0 || x->hub[r] >= x->ranks || x->kind[r] < 0
+        || x->kind[r] >= KINDS || x->nic[r] < 0 || x->nic[r] >= x->nics)
+      return PLANNING_BAD_INDEX;
+  for (int64_t i = 0; i < x->held; i++)
+    if (x->held_row[i] < 0 || x->held_row[i] >= x->rows || x->held_on[i] < 0 || x->held_on[i] >= x->rows)
+      return PLANNING_BAD_INDEX;
+  int64_t groups = KINDS * x->ranks;
+  t->of = planning_zeroed(groups + 1, sizeof *t->of);
+  t->runs = planning_zeroed(groups + 1, sizeof *t->runs);
+  t->run = planning_zeroed(x->rows + 1, sizeof *t->run);
+  t->row = planning_zeroed(x->rows, sizeof *t->row);
+  t->start = planning_zeroed(x->rows, sizeof *t->start);
+  t->stop = planning_zeroed(x->rows, sizeof *t->stop);
+  t->held = planning_zeroed(x->rows + 1, sizeof *t->held);
+  t->holds = planning_zeroed(x->held, sizeof *t->holds);
+  int64_t *number = planning_zeroed(x->rows, sizeof *number), *by = planning_zeroed(x->rows, sizeof *by);
+  int64_t *ptr = planning_zeroed(x->ranks + 1, sizeof *ptr);
+  int code = PLANNING_NO_MEMORY;
+  if (t->of && t->runs && t->run && t->row && t->start && t->stop && t->held && t->holds && number && by && ptr)
+    code = group(x->rows, x->src, x->ranks, ptr, by);
+  for (int64_t i = 0; !code && i < x->rows; i++)
+    number[i] = x->hub[by[i]] * KINDS + x->kind[by[i]];
+  if (!code)
+    code = group(x->rows, number, groups, t->of, t->row);
+  if (!code)
+    code = group(x->held, x->held_row, x->rows, t->held, t->holds);
+  for (int64_t i = 0; !code && i < x->rows; i++)
+    t->row[i] = by[t->row[i]];
+  int64_t count = 0;
+  for (int64_t g = 0; !code && g < groups; g++) {
+    t->runs[g] = count;
+    for (int64_t i = t->of[g], begin = i; i < t->of[g + 1]; i++) {
+      int64_t row = t->row[i], at = i;
+      if (i == t->of[g] || x->src[row] != x->src[t->row[i - 1]])
+        t->run[count++] = begin = i;
+      /* Few in a run, and mostly in order. Nothing waits for results. */
+      for (; g % KINDS != RESULT && at > begin && x->start[t->row[at - 1]] > x->start[row]; at--)
+        t->row[at] = t->row[at - 1];
+      t->row[at] = row;
     }
-    for (int64_t j = 0; j < kept; j++)
-      earlier[j] = latest[j];
-    many[nic] = kept;
+  }
+  if (!code) {
+    t->runs[groups] = count;
+    t->run[count] = x->rows;
+    for (int64_t i = 0; i < x->rows; i++) {
+      t->start[i] = x->start[t->row[i]];
+      t->stop[i] = x->stop[t->row[i]];
+    }
+  }
+  free(number);
+  free(by);
+  free(ptr);
+  return code;
+}
+
+/* Adds to `found` the rows of one kind of the row's hub that share bytes with it, at `floor` or above. */
+static int64_t shared_bytes(const struct exchange_rows *x, const struct row_index *t, int64_t row, int64_t kind,
+                            int64_t floor, int64_t *found, int64_t count)
+{
+  int64_t group = x->hub[row] * KINDS + kind, low = planning_max(x->start[row], floor), high = x->stop[row];
+  if (high <= low)
+    return count;
+  for (int64_t run = t->runs[group]; run < t->runs[group + 1]; run++) {
+    int64_t a = t->run[run], end = run + 1 < t->runs[group + 1] ? t->run[run + 1] : t->of[group + 1], z = end;
+    while (a < z) {
+      int64_t middle = (a + z) / 2;
+      if (t->stop[middle] <= low)
+        a = middle + 1;
+      else
+        z = middle;
+    }
+    for (; a < end && t->start[a] < high; a++)
+      found[count++] = t->row[a];
+  }
+  return count;
+}
+
+/* What a row waits for by itself, in `found`, which has room for all rows. Returns how many. Data that others add last to
+ * comes back finished: results wait for raw data only from `floor` on. */
+static int64_t waits_for(const struct exchange_rows *x, const struct row_index *t, int64_t row, int64_t *found)
+{
+  switch (x->kind[row]) {
+  case PARTIAL:
+    return shared_bytes(x, t, row, RAW, 0, found, 0);
+  case FINAL:
+    return shared_bytes(x, t, row, PARTIAL, 0, found, 0);
+  case RESULT:
+    return shared_bytes(x, t, row, RAW, x->floor[x->hub[row]], found, shared_bytes(x, t, row, FINAL, 0, found, 0));
+  default:
+    return 0;
   }
 }
 
-int planning_order(const struct exchange_rows *x, int64_t *count)
+static int waits_on(const struct exchange_rows *x, const struct row_index *t, int64_t row, int64_t on)
 {
-  *count = 0;
-  int64_t nics = 0;
-  if (x->rows < 0 || x->ordered < 0 || x->most < 0 || x->ptr[0] != 0 || x->ptr[x->rows] != x->waits)
-    return PLANNING_BAD_INDEX;
-  for (int64_t r = 0; r < x->rows; r++) {
-    if (x->nics[r] < 0 || x->nics[r] >= INT32_MAX || x->ptr[r] > x->ptr[r + 1])
-      return PLANNING_BAD_INDEX;
-    nics = planning_max(nics, x->nics[r] + 1);
+  static const uint8_t needs[KINDS][KINDS] = {[PARTIAL] = {[RAW] = 1}, [FINAL] = {[PARTIAL] = 1},
+                                              [RESULT] = {[RAW] = 1, [FINAL] = 1}};
+  int64_t floor = x->kind[row] == RESULT && x->kind[on] == RAW ? x->floor[x->hub[row]] : 0;
+  int64_t low = planning_max(x->start[row], floor);
+  if (x->hub[row] == x->hub[on] && needs[x->kind[row]][x->kind[on]] && x->stop[row] > low && x->stop[on] > low
+      && x->start[on] < x->stop[row])
+    return 1;
+  for (int64_t i = t->held[row]; i < t->held[row + 1]; i++)
+    if (x->held_on[t->holds[i]] == on && x->key[on] < x->key[row])
+      return 1;
+  return 0;
+}
+
+int places_by_key(int64_t count, const int64_t *key, int64_t *order)
+{
+  int64_t *other = planning_zeroed(count, sizeof *other), *from = order, *to = other, least = INT64_MAX, most = 0;
+  if (!other)
+    return PLANNING_NO_MEMORY;
+  for (int64_t i = 0; i < count; i++) {
+    order[i] = i;
+    least = lesser(least, key[i]);
+    most = planning_max(most, key[i]);
   }
-  for (int64_t i = 0; i < x->ordered; i++)
-    if (x->order[i] < 0 || x->order[i] >= x->rows)
-      return PLANNING_BAD_INDEX;
-  for (int64_t i = 0; i < x->waits; i++)
-    if (x->on[i] < 0 || x->on[i] >= x->rows)
-      return PLANNING_BAD_INDEX;
-  if (x->most > INT32_MAX)
-    return PLANNING_BAD_INDEX;
-  int64_t *before = planning_zeroed(nics * x->most, sizeof *before), *many = planning_zeroed(nics, sizeof *many);
-  int64_t *latest = planning_zeroed(x->most, sizeof *latest);
-  int code = before && many && latest ? PLANNING_DONE : PLANNING_NO_MEMORY;
-  if (!code)
-    order_rows(x, before, many, latest, count);
+  for (int shift = 0; count && shift < 63 && (uint64_t)(most - least) >> shift; shift += 8) {
+    int64_t at[257] = {0};
+    for (int64_t i = 0; i < count; i++)
+      at[((key[from[i]] - least) >> shift & 255) + 1]++;
+    for (int i = 0; i < 256; i++)
+      at[i + 1] += at[i];
+    for (int64_t i = 0; i < count; i++)
+      to[at[(key[from[i]] - least) >> shift & 255]++] = from[i];
+    int64_t *was = from;
+    from = to;
+    to = was;
+  }
+  for (int64_t i = 0; from != order && i < count; i++)
+    order[i] = from[i];
+  free(other);
+  return PLANNING_DONE;
+}
+
+/* tops (rows, most), top (rows): the latest of what each row waits for by itself, and their key. found: room for rows. */
+static void due(const struct exchange_rows *x, const struct row_index *t, int64_t *found, int64_t *tops, int64_t *top)
+{
+  for (int64_t kind = 0; kind < KINDS; kind++) /* later kinds wait for earlier ones */
+    for (int64_t g = kind; g < KINDS * x->ranks; g += KINDS)
+      for (int64_t i = t->of[g]; i < t->of[g + 1]; i++) {
+        int64_t row = t->row[i], count = waits_for(x, t, row, found), key = -1, kept = 0;
+        for (int64_t j = 0; j < count; j++)
+          key = planning_max(key, x->key[found[j]]);
+        for (int64_t j = 0; j < count && kept < x->most; j++)
+          if (x->key[found[j]] == key)
+            tops[row * x->most + kept++] = found[j];
+        if (kept < x->most)
+          tops[row * x->most + kept] = -1;
+        top[row] = key;
+        x->ptr[row + 1] = count;
+        x->key[row] = planning_max(x->key[row], key + 1);
+      }
+  for (int64_t row = 0; x->held && row < x->rows; row++)
+    for (int64_t i = t->held[row]; i < t->held[row + 1]; i++) {
+      int64_t on = x->held_on[t->holds[i]], *mine = tops + row * x->most, kept = 0;
+      if (x->key[on] >= x->key[row])
+        continue;
+      x->ptr[row + 1]++;
+      if (x->key[on] > top[row]) {
+        top[row] = x->key[on];
+        if (x->most)
+          mine[0] = -1;
+      }
+      while (kept < x->most && mine[kept] >= 0 && mine[kept] != on)
+        kept++;
+      if (x->key[on] == top[row] && kept < x->most && mine[kept] < 0) {
+        mine[kept] = on;
+        if (kept + 1 < x->most)
+          mine[kept + 1] = -1;
+      }
+    }
+}
+
+/* before (NICs, most), many (NICs): the latest dependencies of earlier rows. */
+static void follow(const struct exchange_rows *x, const struct row_index *t, const int64_t *tops, const int64_t *top,
+                   int64_t *before, int64_t *many)
+{
+  for (int64_t i = 0; i < x->rows; i++) {
+    int64_t row = x->order[i], nic = x->nic[row], extra = 0, kept = 0;
+    int64_t *earlier = before + nic * x->most, *more = x->extra + row * x->most;
+    const int64_t *own = tops + row * x->most;
+    for (int64_t j = 0; j < many[nic]; j++)
+      if (x->kind[row] != FINAL && !waits_on(x, t, row, earlier[j]))
+        more[extra++] = earlier[j];
+    x->ptr[row + 1] += extra;
+    for (; extra < x->most; extra++)
+      more[extra] = -1;
+    if (top[row] < 0 || (many[nic] > 0 && top[row] < x->key[earlier[0]]))
+      continue;
+    if (many[nic] == 0 || top[row] > x->key[earlier[0]])
+      many[nic] = 0;
+    while (kept < x->most && own[kept] >= 0)
+      kept++;
+    int64_t all = kept; /* own ones first, then those that are no own ones */
+    int64_t *latest = x->latest;
+    for (int64_t j = 0; j < kept; j++)
+      latest[j] = own[j];
+    for (int64_t j = 0; j < many[nic] && all < x->most; j++)
+      if (!among(earlier[j], latest, all))
+        latest[all++] = earlier[j];
+    for (int64_t j = 0; j < all; j++)
+      earlier[j] = latest[j];
+    many[nic] = all;
+  }
+}
+
+int planning_due(const struct exchange_rows *x)
+{
+  struct row_index t = {0};
+  int code = index_rows(x, &t);
+  int64_t *found = NULL, *tops = NULL, *top = NULL, *before = NULL, *many = NULL;
+  if (!code) {
+    found = planning_zeroed(x->rows, sizeof *found);
+    tops = planning_zeroed(x->rows * x->most, sizeof *tops);
+    top = planning_zeroed(x->rows, sizeof *top);
+    before = planning_zeroed(x->nics * x->most, sizeof *before);
+    many = planning_zeroed(x->nics, sizeof *many);
+    code = found && tops && top && before && many ? PLANNING_DONE : PLANNING_NO_MEMORY;
+  }
+  if (!code) {
+    due(x, &t, found, tops, top);
+    code = places_by_key(x->rows, x->key, x->order);
+  }
+  if (!code) {
+    follow(x, &t, tops, top, before, many);
+    x->ptr[0] = 0; /* how many each row waits for, by time, added up; `top` has no more use */
+    for (int64_t i = 0; i < x->rows; i++)
+      top[i] = x->ptr[x->order[i] + 1];
+    for (int64_t i = 0; i < x->rows; i++)
+      x->ptr[i + 1] = x->ptr[i] + top[i];
+  }
+  free(found);
+  free(tops);
+  free(top);
   free(before);
   free(many);
-  free(latest);
+  drop_index(&t);
+  return code;
+}
+
+/* The places of what a row waits for, ascending, to `dep`, which has room for `room`. place (rows); of its hub's rows that
+ * are waited for: near (rows) their numbers by time, and `far` the places of these. set: a bit of each, 0. */
+static int write_waits(const struct exchange_rows *x, const struct row_index *t, int64_t row, const int64_t *place,
+                       const int64_t *near, const int64_t *far, uint64_t *set, int64_t *found, int64_t *dep,
+                       int64_t room)
+{
+  int64_t count = waits_for(x, t, row, found), first = INT64_MAX, last = -1, some = 0, done = 0, written = 0;
+  for (int64_t i = 0; i < count; i++) {
+    int64_t bit = near[found[i]];
+    set[bit >> 6] |= UINT64_C(1) << (bit & 63);
+    first = lesser(first, bit >> 6);
+    last = planning_max(last, bit >> 6);
+  }
+  for (int64_t i = t->held[row]; i < t->held[row + 1]; i++)
+    if (x->key[x->held_on[t->holds[i]]] < x->key[row])
+      found[some++] = place[x->held_on[t->holds[i]]];
+  for (int64_t i = 0; i < x->most && x->extra[row * x->most + i] >= 0; i++)
+    found[some++] = place[x->extra[row * x->most + i]];
+  for (int64_t i = 1; i < some; i++) {
+    int64_t at = i, one = found[i];
+    for (; at > 0 && found[at - 1] > one; at--)
+      found[at] = found[at - 1];
+    found[at] = one;
+  }
+  int fits = count + some == room;
+  for (int64_t word = first; word <= last; word++)
+    for (uint64_t left = set[word]; set[word] = 0, left; left &= left - 1) {
+      int64_t one = far[64 * word + __builtin_ctzll(left)];
+      while (fits && done < some && found[done] < one)
+        dep[written++] = found[done++];
+      if (fits)
+        dep[written++] = one;
+    }
+  while (fits && done < some)
+    dep[written++] = found[done++];
+  return fits ? PLANNING_DONE : PLANNING_BAD_INDEX;
+}
+
+int planning_waits(const struct exchange_rows *x)
+{
+  struct row_index t = {0};
+  int code = index_rows(x, &t);
+  int64_t *found = NULL, *place = NULL, *near = NULL, *far = NULL, *at = NULL;
+  uint64_t *set = NULL;
+  if (!code && (x->ptr[0] != 0 || x->ptr[x->rows] != x->waits || x->most > INT32_MAX))
+    code = PLANNING_BAD_INDEX;
+  for (int64_t i = 0; !code && i < x->rows; i++)
+    if (x->order[i] < 0 || x->order[i] >= x->rows || x->ptr[i] > x->ptr[i + 1])
+      code = PLANNING_BAD_INDEX;
+  for (int64_t i = 0; !code && i < x->rows * x->most; i++)
+    if (x->extra[i] < -1 || x->extra[i] >= x->rows)
+      code = PLANNING_BAD_INDEX;
+  if (!code) {
+    found = planning_zeroed(x->rows + x->most + x->held, sizeof *found);
+    place = planning_zeroed(x->rows, sizeof *place);
+    near = planning_zeroed(x->rows, sizeof *near);
+    far = planning_zeroed(x->rows, sizeof *far);
+    at = planning_zeroed(x->ranks, sizeof *at);
+    set = planning_zeroed(x->rows / 64 + 1, sizeof *set);
+    code = found && place && near && far && at && set ? PLANNING_DONE : PLANNING_NO_MEMORY;
+  }
+  for (int64_t i = 0; !code && i < x->rows; i++) {
+    int64_t row = x->order[i], hub = x->hub[row];
+    place[row] = i;
+    if (x->kind[row] == RESULT)
+      continue;
+    near[row] = at[hub];
+    if (t.of[KINDS * hub] + at[hub] >= t.of[KINDS * hub + RESULT])
+      code = PLANNING_BAD_INDEX;
+    else
+      far[t.of[KINDS * hub] + at[hub]++] = i;
+  }
+  for (int64_t g = 0; !code && g < KINDS * x->ranks; g++)
+    for (int64_t i = t.of[g]; !code && i < t.of[g + 1]; i++) {
+      int64_t row = t.row[i], to = place[row];
+      code = write_waits(x, &t, row, place, near, far + t.of[g / KINDS * KINDS], set, found, x->dep + x->ptr[to],
+                         x->ptr[to + 1] - x->ptr[to]);
+    }
+  free(found);
+  free(place);
+  free(near);
+  free(far);
+  free(at);
+  free(set);
+  drop_index(&t);
   return code;
 }

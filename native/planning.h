@@ -16,7 +16,7 @@
 #define PLANNING_API __attribute__((visibility("default")))
 
 /* Counted up with every change of this file that a caller notices. */
-#define PLANNING_ABI 2
+#define PLANNING_ABI 3
 
 enum planning_code {
   PLANNING_DONE = 0,
@@ -47,24 +47,6 @@ static inline int64_t planning_max(int64_t a, int64_t b)
  * greatest total worth. Of several such it is the one that scipy 1.11 to 1.18 take. */
 PLANNING_API int planning_assign(int64_t rows, int64_t columns, const double *worth, int64_t *column_of);
 
-/* One step of a direct exchange. Amounts are in units of which a NIC moves `one` in the half of a plan. */
-struct exchange_step {
-  int64_t rails, ranks;
-  int64_t begin, end;      /* of the step, in `one` */
-  int64_t cost, one, tie;  /* of a chunk; of the half; ties settle below this */
-  const uint8_t *senders;  /* (rails, ranks): those that may */
-  const uint8_t *receivers;
-  const int64_t *needs;    /* (ranks, ranks): a pair's total */
-  int64_t *served;         /* (ranks, ranks): the amount sent, updated */
-  int64_t *limit;          /* (ranks, ranks): the amount that is ready, updated */
-  const int64_t *late;     /* (ranks, ranks): added to a pair's delay */
-  const int64_t *ties;     /* (ranks, ranks): less than `tie` */
-  int64_t *found;          /* (rails * ranks, 4): place of the rail, sender, receiver, amount */
-};
-
-/* On each rail a matching of the pairs furthest behind; `count` rows of `found` are filled. */
-PLANNING_API int planning_exchange(const struct exchange_step *step, int64_t *count);
-
 /* Pairs of ranks, whose bytes are cut in time. */
 struct cut_pairs {
   int64_t pairs, pieces, slots, room;
@@ -80,24 +62,90 @@ struct cut_pairs {
 /* Each pair's bytes, in order, divided by its slots' weights; `count` columns of `found` are filled. */
 PLANNING_API int planning_cut(const struct cut_pairs *pairs, int64_t *count);
 
-/* CSR: ptr (groups + 1), places (count): the places in `numbers` of each number from 0 to groups - 1, ascending. */
-PLANNING_API int planning_group(int64_t count, const int64_t *numbers, int64_t groups, int64_t *ptr, int64_t *places);
-
-/* Rows of a direct exchange, and what each waits for by itself (CSR ptr, on). */
+/* Transfers of a direct exchange. Kinds: 0 data to hubs, 1 sums to who adds last, 2 these back, 3 results. A row waits for
+ * the rows of its hub that share bytes with it: sums for data, what comes back for sums, results for both. */
 struct exchange_rows {
-  int64_t rows, ordered, waits; /* ordered: entries of `order`; waits: of `on` */
-  int64_t most;                 /* of the dependencies of earlier rows that a row waits for */
-  const int64_t *order;         /* rows by time */
-  const int64_t *nics;          /* (rows): number of the row's NIC, from 0 */
-  const int64_t *keys;          /* (rows) */
-  const uint8_t *free;          /* (rows): does not wait so */
-  const int64_t *ptr;           /* (rows + 1) */
-  const int64_t *on;
-  int64_t *pairs;               /* (ordered * most, 2): row that waits, row that it waits for */
+  int64_t rows, ranks, nics, held, waits;
+  int64_t most;            /* of the dependencies of earlier rows that a row waits for */
+  const int64_t *src, *kind, *hub, *start, *stop; /* (rows) */
+  const int64_t *nic;      /* (rows): number of the row's NIC */
+  const int64_t *floor;    /* (ranks): results of a hub wait for data from this byte on */
+  const int64_t *held_row, *held_on; /* (held): more pairs, which count if the second comes first */
+  int64_t *key;            /* (rows): when a row is due; planning_due puts it after what it waits for */
+  int64_t *order;          /* (rows): rows by time */
+  int64_t *extra;          /* (rows, most): for what earlier rows on its NIC wait, -1 behind the last */
+  int64_t *latest;         /* (most): room */
+  int64_t *ptr;            /* (rows + 1), dep (waits): CSR, by place in `order` the places that it waits for, ascending */
+  int64_t *dep;
 };
 
-/* A row waits for the latest dependencies of earlier rows on its NIC: those of the greatest key, except its own. */
-PLANNING_API int planning_order(const struct exchange_rows *rows, int64_t *count);
+/* key, order, extra and ptr. A row, if it brings nothing back, waits for the latest dependencies of earlier rows on its NIC,
+ * too: those of the greatest key, except its own. */
+PLANNING_API int planning_due(const struct exchange_rows *rows);
+
+/* dep, once all else is known. */
+PLANNING_API int planning_waits(const struct exchange_rows *rows);
+
+/* ---- steps.c: the steps of direct exchange. Amounts and times are in units of which a NIC moves, or a half has, `one` ---- */
+
+/* Half of a plan where one rank starves. */
+struct starving_steps {
+  int64_t ranks, rails, steps, parts, late_count, room;
+  int64_t lone;           /* the rank that starves */
+  int64_t gap, cost;      /* from a slot's end until its bytes are counted on; of a chunk */
+  int64_t one, tie, slack; /* of the half; ties are less; 1/slack of what has landed is left out */
+  int64_t brief;          /* steps as short as two chunks' costs are left out, and shorter than this */
+  const int64_t *longest; /* (2): slot that it sends, that it receives */
+  const int64_t *starts;  /* (steps + 1) */
+  const uint8_t *live;    /* (rails, ranks): whether the rank is on the rail */
+  const int64_t *late;    /* (late_count): other ranks that add last */
+  const int64_t *raw, *needs, *ties; /* (ranks, ranks): data, data and sums, numbers that settle ties */
+  const int64_t *part, *begins, *gaps; /* (parts, ranks, ranks): as direct.py's _Half has them */
+  int64_t *left, *served; /* (ranks, ranks), updated */
+  int64_t *found;         /* (room, 6): rail, sender, receiver, amount, begin, size */
+  int64_t *count, *idle;  /* (1): of found; time in which its NICs could receive more */
+  int64_t *chunks;        /* (2): that it sends, that it receives */
+};
+
+/* In each step the starving rank serves who has most; then each rail has a matching of the pairs furthest behind. */
+PLANNING_API int planning_starving(const struct starving_steps *steps);
+
+/* Half of a plan where several ranks starve. */
+struct steady_steps {
+  int64_t ranks, rails, steps, slow_count, room;
+  int64_t gap, cost, tie, slack;
+  int64_t places, coarse; /* units of a section; bits dropped of what two have had */
+  const int64_t *ends;    /* (steps + 1), from 0 */
+  const int64_t *rail;    /* (rails): numbers, ascending */
+  const uint8_t *live;    /* (rails, ranks) */
+  const uint8_t *quiet;   /* (rails): that hubs leave alone */
+  const uint8_t *hub;     /* (ranks) */
+  const int64_t *slow;    /* (slow_count) */
+  const int64_t *section, *weight, *ties; /* (ranks, ranks) */
+  int64_t *sent;          /* (ranks, ranks), updated */
+  int64_t *found;         /* (room, 6): sender, receiver, rail, begin, size, amount */
+  int64_t *count;         /* (1) */
+};
+
+/* In each step slow ranks send hubs data, and hubs slow ranks results; then each rail has a matching of the hubs. */
+PLANNING_API int planning_steady(const struct steady_steps *steps);
+
+/* Chunks that are summed up along trees of ranks, and their results spread. */
+struct group_steps {
+  int64_t ranks, chunks, rails, groups, room;
+  int64_t apart;          /* the rank that adds last of all to the first half of the chunks, -1: there is none */
+  int64_t lands;          /* steps until a move has landed */
+  int64_t half, unit, one_more; /* of time: in half of the plan, in a step; the worth of one more move, above all times */
+  const int64_t *parent;  /* (chunks, ranks): to whom each rank sends its sum, -1: it adds last */
+  const int64_t *group;   /* (ranks) */
+  const uint8_t *on;      /* (rails, ranks): whether the rank is on the rail */
+  const int64_t *uplink;  /* (groups): how many chunks cross its border in a step, each way, -1: any number */
+  int64_t *found;         /* (room, 6): step, sender, receiver, place of the rail, chunk, whether it is a result */
+  int64_t *count;         /* (1) */
+};
+
+/* In each step every rail has a matching of the moves that are ready: of as many as can be, and the ones due first. */
+PLANNING_API int planning_grouped(const struct group_steps *steps);
 
 /* ---- trees.c: cheapest spanning trees, for packing them. Costs are (nodes, nodes), [into, from] ---- */
 

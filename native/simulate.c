@@ -31,8 +31,9 @@ struct run {
   const struct simulated_fabric *fabric;
   struct simulated_times *times;
   int64_t places;               /* of the longest lane, but the first */
-  int64_t *depends_ptr, *depends; /* CSR: the rows that wait for each row */
-  int64_t *waiting;             /* (rows): how many it still waits for */
+  int64_t *depends_ptr;         /* CSR: the rows that wait for each row */
+  int32_t *depends;
+  int32_t *waiting;             /* (rows): how many it still waits for */
   int64_t *free;                /* (resources): when it is through */
   int64_t *base, *ready_size;   /* the heap of port p is in ready[base[p]] to ready[base[p + 1]] */
   struct entry *ready;          /* stripes, the least key first */
@@ -566,7 +567,7 @@ static int check(const struct simulated_work *w, const fabric *f, const struct s
     return PLANNING_BAD_INDEX;
   if (t->rows != w->rows || t->stripes != w->stripes || t->resources != (t->packets ? f->resources : 0))
     return PLANNING_BAD_INDEX;
-  if (w->stripes > INT32_MAX || f->resources > INT32_MAX || w->rows > INT64_MAX / (LONGEST_LANE * KINDS))
+  if (w->stripes > INT32_MAX || f->resources > INT32_MAX || w->rows > INT32_MAX)
     return PLANNING_BAD_INDEX;
   if (!ascends(w->rows, w->ptr, w->stripes) || !ascends(w->rows, w->dep_ptr, w->waits)
       || !ascends(f->resources, f->change_ptr, f->changes) || !ascends(f->lanes, f->chain_ptr, f->crossed))
@@ -589,6 +590,9 @@ static int check(const struct simulated_work *w, const fabric *f, const struct s
     if (w->row[s] < 0 || w->row[s] >= w->rows || w->lane[s] < 0 || w->lane[s] >= f->lanes_given
         || t->via[s] != f->detour[w->lane[s]])
       return PLANNING_BAD_INDEX;
+  for (int64_t r = 0; r < w->rows; r++)
+    if (w->dep_ptr[r + 1] - w->dep_ptr[r] > INT32_MAX)
+      return PLANNING_BAD_INDEX;
   for (int64_t i = 0; i < w->waits; i++)
     if (w->dep_idx[i] < 0 || w->dep_idx[i] >= w->rows)
       return PLANNING_BAD_INDEX;
@@ -607,11 +611,11 @@ static int turn_round(struct run *x)
   for (int64_t r = 0; r < w->rows; r++) {
     x->depends_ptr[r + 1] += x->depends_ptr[r];
     at[r] = x->depends_ptr[r];
-    x->waiting[r] = w->dep_ptr[r + 1] - w->dep_ptr[r];
+    x->waiting[r] = (int32_t)(w->dep_ptr[r + 1] - w->dep_ptr[r]);
   }
   for (int64_t r = 0; r < w->rows; r++)
     for (int64_t i = w->dep_ptr[r]; i < w->dep_ptr[r + 1]; i++)
-      x->depends[at[w->dep_idx[i]]++] = r;
+      x->depends[at[w->dep_idx[i]]++] = (int32_t)r;
   free(at);
   return PLANNING_DONE;
 }

@@ -26,9 +26,10 @@ from scipy.sparse.csgraph import connected_components
 import optcc
 from optcc.errors import InputError
 from optcc.schedule import Schedule
+from optcc.schedule.columns import stripes_of
 from optcc.schedule.direct import FINDERS, DirectExchange
 from optcc.schedule.nics import at_one_pace
-from optcc.simulation.simulator import Receivers, stripes_of
+from optcc.simulation.simulator import Receivers
 from optcc.values.cluster import Cluster
 
 RATE = 50_000_000_000  # 400 Gb/s in bytes per second

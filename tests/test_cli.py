@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from optcc.cli import main
+from optcc.cli.options import COMMANDS
 from tests.bad_inputs import BAD_INPUTS
 from tests.plan_cases import again, parts
 
@@ -194,7 +195,7 @@ def test_doctor_reads_devices(tmp_path: Path) -> None:
 
 
 def test_help_of_every_command() -> None:
-    for command in main.commands:
+    for command in COMMANDS:
         assert call(command, "--help").exit_code == 0
 
 

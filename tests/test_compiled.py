@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from fractions import Fraction
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +14,7 @@ import optcc
 from optcc.schedule.columns import Schedule
 from optcc.schedule.direct import OneStarves
 from optcc.schedule.grouped import GroupedExchange
-from optcc.schedule.matchings import assigned, grouped_by
+from optcc.schedule.matchings import assigned
 from optcc.schedule.recipe import Costs
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster
@@ -48,11 +47,6 @@ def test_the_same_matching_as_scipy_also_where_several_are_as_good(most: int) ->
         rows, columns = linear_sum_assignment(worth, maximize=True)
         expected[rows] = columns
         assert assigned(worth).tolist() == expected.tolist()
-
-
-def test_places_of_each_number() -> None:
-    ptr, places = grouped_by(np.array([2, 0, 2, 3]), 5)
-    assert [places[a:z].tolist() for a, z in pairwise(ptr)] == [[1], [], [0, 2], [3], []]
 
 
 def test_a_plan_comes_with_its_schedule() -> None:

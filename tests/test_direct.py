@@ -122,7 +122,7 @@ def test_a_transfer_that_leaves_its_rail_is_noticed() -> None:
     (lane,) = schedule.routes[-1].lanes
     out = schedule.ports[lane.out]
     wrong = next(i for i, port in enumerate(schedule.ports) if port.rank == out.rank and port.rail != out.rail)
-    astray = replace(schedule.routes[-1], lanes=(replace(lane, out=wrong),))
+    astray = schedule.routes[-1]._replace(lanes=(lane._replace(out=wrong),))
     broken = schedule.replace(routes=(*schedule.routes[:-1], astray))
     assert off_rails(broken) == [(schedule.ports[wrong].name, schedule.ports[lane.into].name)]
 

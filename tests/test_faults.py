@@ -148,7 +148,7 @@ def test_a_dying_receiver_costs_the_whole_stripe(port: str, seconds: int, receiv
     who sends to a dead NIC serves the stripe out until 800 s, and only then sends it again."""
     schedule = one_way(Cluster.uniform(servers=2, nics=2, rate=1), 800)
     lane = Lane(out=0, into=2, share=Fraction(1))
-    routes = [replace(route, lanes=(lane,)) if route.src == 0 else route for route in schedule.routes]
+    routes = [route._replace(lanes=(lane,)) if route.src == 0 else route for route in schedule.routes]
     schedule = schedule.replace(routes=tuple(routes))
     fault = Fault(port, 100, detect_s=50)
     simulation = optcc.simulate(schedule, faults=[fault], receivers=receivers)

@@ -16,7 +16,7 @@ from optcc.errors import InputError
 from optcc.planner.search import candidate_families
 from optcc.schedule import grouped
 from optcc.schedule.columns import Schedule
-from optcc.schedule.grouped import GroupedExchange, GroupSteps, links_of, nics_of
+from optcc.schedule.grouped import GroupedExchange, group_moves, links_of, nics_of
 from optcc.schedule.recipe import CandidateFamily, Costs
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
@@ -80,7 +80,7 @@ def test_whoever_does_not_wait_is_caught(gone: str, monkeypatch: pytest.MonkeyPa
 
     def some(moves, parents):  # type: ignore[no-untyped-def]
         waits, on = whole(moves, parents)
-        kept = np.array([moves[row].down != (gone == "results") for row in on.tolist()])
+        kept = (moves.down[on] > 0) != (gone == "results")
         return waits[kept], on[kept]
 
     monkeypatch.setattr(grouped, "dependencies", some)
@@ -112,14 +112,14 @@ def in_each_step(cluster: Cluster, recipe: GroupedExchange) -> tuple[Counter[tup
     """How often each NIC, and each uplink, is used in a step, each way; steps."""
     links = links_of(cluster, recipe.groups)
     parents = [tree.parents for tree in recipe.trees(cluster)]
-    moves = GroupSteps(parents, recipe.groups, nics_of(cluster), links, recipe.apart).found
+    moves = group_moves(parents, recipe.groups, nics_of(cluster), links, recipe.apart)
     found: Counter[tuple[object, ...]] = Counter()
-    for move in moves:
-        found.update([("nic", move.step, move.src, move.rail, "out"), ("nic", move.step, move.dst, move.rail, "in")])
-        one, other = recipe.groups[move.src], recipe.groups[move.dst]
+    for step, src, dst, rail in np.column_stack(moves[:4]).tolist():
+        found.update([("nic", step, src, rail, "out"), ("nic", step, dst, rail, "in")])
+        one, other = recipe.groups[src], recipe.groups[dst]
         if one != other:
-            found.update([("link", move.step, one, "out"), ("link", move.step, other, "in")])
-    return found, moves[-1].step + 1
+            found.update([("link", step, one, "out"), ("link", step, other, "in")])
+    return found, int(moves.step[-1]) + 1
 
 
 @pytest.mark.parametrize("rails", [False, True])

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,18 +25,26 @@ from optcc.machine.native import NativeCode, Pointer, array, call, struct
 from optcc.runtime.native import library as engine
 from optcc.schedule import Schedule, matchings
 from optcc.schedule.direct import DirectExchange
-from optcc.schedule.matchings import assigned, cut, grouped_by, waited_for_before
+from optcc.schedule.matchings import assigned, cut, group_steps, in_order, starving_steps, steady_steps
 from optcc.simulation import simulator
 from optcc.simulation.faults import LONGEST_S, TICKS_PER_S, Fault
 from optcc.simulation.simulator import NEVER, simulate
 from optcc.theory import packing
 from optcc.values.cluster import Cluster
+from tests import planned
 from tests.fabrics import gpu_cluster, pods_of
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = (ROOT / "native" / "planning.h").read_text(encoding="utf-8")
 STRUCTS = (
-    *(matchings._Step, matchings._Cuts, matchings._Rows, packing._Priced, mscclpp_clock._Threads),
+    *(
+        matchings._Starving,
+        matchings._Steady,
+        matchings._Cuts,
+        matchings._Rows,
+        packing._Priced,
+        mscclpp_clock._Threads,
+    ),
     *(simulator._Work, simulator._Fabric, simulator._Times),
 )
 
@@ -194,12 +203,80 @@ def test_arrays_of_another_type_or_shape_are_refused() -> None:
         call("planning_assign", 2, 2, np.zeros((4, 2))[::2], np.zeros(2, np.int64))
 
 
+def pinned(name: str) -> Schedule:
+    """What the planner chooses for a case of `planned`."""
+    cluster, _, *costs = next(case[1:] for case in planned.cases() if case[0] == name)
+    return optcc.plan(cluster, 2**20, alpha=costs[0], per_chunk=costs[1]).schedule()
+
+
 def hurt() -> Cluster:
     return Cluster.uniform(servers=4, nics=2, rate=10**9).degrade("server1/nic0")
 
 
 def direct(cluster: Cluster) -> Schedule:
     return DirectExchange(4, "one-starves", last=Fraction(2, 5)).lower(cluster, 2**16)
+
+
+def starving(**other: Any) -> Any:
+    """Two steps of three ranks on one rail, of which the first starves and the second adds last."""
+    square, cube = np.full((3, 3), 2**20), np.zeros((1, 3, 3), np.int64)
+    given = {
+        "lone": 0,
+        "gap": 0,
+        "cost": 0,
+        "one": 2**20,
+        "tie": 8,
+        "slack": 2**12,
+        "brief": 0,
+        "longest": np.array([4, 4]),
+        "starts": np.array([0, 8, 16]),
+        "live": np.ones((1, 3), np.bool_),
+        "late": np.array([1]),
+        "part": cube,
+        "begins": cube,
+        "gaps": cube,
+        "served": square * 0,
+        **{name: square.copy() for name in ("raw", "needs", "left", "ties")},
+    }
+    return starving_steps(**{**given, **other})[0].tolist()
+
+
+def steady(**other: Any) -> Any:
+    """Likewise, of which the first two starve."""
+    square = np.full((3, 3), 2**20)
+    given = {
+        "gap": 0,
+        "cost": 0,
+        "tie": 8,
+        "slack": 2**12,
+        "places": 2**20,
+        "coarse": 24,
+        "ends": np.array([0, 8, 16]),
+        "rail": np.array([0, 5]),
+        "live": np.ones((2, 3), np.bool_),
+        "quiet": np.zeros(2, np.bool_),
+        "hub": np.array([False, False, True]),
+        "slow": np.array([0]),
+        "sent": square * 0,
+        **dict.fromkeys(("section", "weight", "ties"), square),
+    }
+    return steady_steps(**{**given, **other}).tolist()
+
+
+def moved(**other: Any) -> Any:
+    """A chunk of three ranks, of which the first adds last; two of them are a group."""
+    given = {
+        "apart": -1,
+        "lands": 2,
+        "half": 8,
+        "unit": 4,
+        "one_more": 2**32,
+        "group": np.array([0, 0, 1]),
+        "parent": np.array([[-1, 0, 1]]),
+        "on": np.ones((2, 3), np.bool_),
+        "uplink": np.array([1, -1]),
+    }
+    return group_steps(**{**given, **other}).tolist()
 
 
 def test_numbers_beyond_their_tables_are_refused() -> None:
@@ -209,12 +286,28 @@ def test_numbers_beyond_their_tables_are_refused() -> None:
         waits[3] = wrong
         with pytest.raises(InputError, match="planning_simulate: a number beyond its table"):
             simulate(schedule.replace(dep_idx=waits))
-        with pytest.raises(InputError, match="planning_group"):
-            grouped_by(np.array([0, 7 if wrong > 0 else wrong]), 7)
-        for at in ("order", "nics", "on"):
-            given = {"order": one, "nics": one, "keys": one, "free": one > 0, "ptr": np.arange(2), "on": one}
-            with pytest.raises(InputError, match="planning_order"):
-                waited_for_before(**{**given, at: one + (2**40 if wrong > 0 else wrong)}, most=3)
+        for at in ("src", "kind", "hub", "nic"):
+            given = {name: one.copy() for name in ("src", "kind", "hub", "start", "stop", "key", "nic")}
+            given[at] += 2**40 if wrong > 0 else wrong
+            with pytest.raises(InputError, match="planning_due"):
+                in_order(given, one, (one[:0], one[:0]), 1, 3)
+        with pytest.raises(InputError, match="planning_due"):
+            in_order(dict.fromkeys(given, one), one, (one, one + wrong), 1, 3)
+    far, back = np.array([3]), np.array([0, 8, 4])
+    for other in ({"lone": 3}, {"lone": -1}, {"late": far}, {"late": -far}, {"starts": back}, {"starts": back - 1}):
+        with pytest.raises(InputError, match="planning_starving"):
+            starving(**other)
+    rails, none = -np.ones(2, np.int64), np.zeros((3, 3), np.int64)
+    for some in ({"slow": far}, {"slow": -far}, {"ends": back}, {"rail": rails}, {"section": none}):
+        with pytest.raises(InputError, match="planning_steady"):
+            steady(**some)
+    up = np.array([[-1, 0, 3]])
+    for group in ({"apart": 3}, {"parent": up}, {"parent": up * 0 - 1}, {"group": far[[0, 0, 0]]}, {"lands": 0}):
+        with pytest.raises(InputError, match="planning_grouped"):
+            moved(**group)
+    for parent in ([[-1, 2, 1]], [[-1, 0, 1]]):  # a circle, and nobody on the rails
+        with pytest.raises(InputError, match=r"wait for ever|planning_grouped"):
+            moved(parent=np.array(parent), on=np.zeros((2, 3), np.bool_))
     piece, slot = np.array([[0, 1, 0, 64]]), np.array([[5, 3, 2, 1], [9, 3, 4, 3]])
     assert cut(np.array([[0, 1, 1, 2, 7]]), piece, slot, (8, 64, 0, 1)).T.tolist() == [
         [0, 1, 12, 0, 1, 0, 16, 2, 0],
@@ -252,7 +345,10 @@ def cases() -> dict[str, object]:
                 found[f"{name} {receivers} {len(some)}"] = [run.time_s.hex(), float(run.land_end.sum()).hex()]
         packed = packing.pack_trees(cluster)
         found[f"{name} packed"] = [str(packed.rate), packed.rounds, packed.columns]
-    found["direct"] = simulate(direct(hurt())).time_s.hex()
+    for name in ("direct", "two halves", "one", "rails, two halves", "pods"):
+        lost = direct(hurt()) if name == "direct" else pinned(name)
+        found[name] = simulate(lost).time_s.hex()
+    found["steps"] = [starving(), steady(), moved()]
     random = np.random.default_rng(1)
     for most in (2, 2**40):
         for size in ((3, 5), (6, 6), (7, 2), (0, 2), (2, 0)):

@@ -268,7 +268,7 @@ def test_waiting_for_what_others_received_is_refused() -> None:
 def test_more_links_than_up_and_down_are_refused() -> None:
     schedule = schemes(pods_of(degraded(4, (HALF,)), 2), 2**16, 1)["ring"]
     routes = tuple(
-        replace(route, lanes=tuple(replace(lane, links=lane.links * 2) for lane in route.lanes))
+        route._replace(lanes=tuple(lane._replace(links=lane.links * 2) for lane in route.lanes))
         for route in schedule.routes
     )
     with pytest.raises(ValueError, match=r"over (uplink of pod pod\d, \w+(, )?){4}; this network"):

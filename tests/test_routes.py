@@ -86,7 +86,7 @@ def test_the_verifier_refuses_a_link_that_is_not_there_or_dead(links: tuple[int,
     schedule = schedule.replace(links=(Link("good", 1.0), Link("dead", 0.0)))
     optcc.verify(schedule)
     first = schedule.routes[0]
-    crossing = replace(first, lanes=(replace(first.lanes[0], links=links),))
+    crossing = first._replace(lanes=(first.lanes[0]._replace(links=links),))
     with pytest.raises(VerifyError, match="crosses link"):
         optcc.verify(schedule.replace(routes=(crossing, *schedule.routes[1:])))
 

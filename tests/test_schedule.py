@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import optcc
 from optcc.errors import VerifyError
 from optcc.schedule import Lane, Port, Route, Schedule, Stage
 from optcc.schedule.assemble import even_cuts
-from optcc.schedule.columns import GRANULE
+from optcc.schedule.columns import GRANULE, cuts_of
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
@@ -209,3 +210,16 @@ def test_four_stages_with_a_straggler_and_two_without() -> None:
     assert set(optcc.plan(hurt, 10**5).schedule().stage) == set(Stage)
     whole = optcc.plan(hurt.fault_free, 10**5).schedule()
     assert set(whole.stage) == {Stage.REDUCE_SCATTER, Stage.ALLGATHER}
+
+
+@pytest.mark.parametrize("most", [2**20, 2**44])
+def test_many_transfers_are_cut_as_each_alone(most: int) -> None:
+    """Also where products of shares and bytes need more than 64 bits."""
+    random = np.random.default_rng(most)
+    parts = [[Fraction(1)], [Fraction(1, 3), Fraction(2, 3)], [Fraction(int(n), 2**20 + 7) for n in (5, 2**20, 2)]]
+    lanes = [tuple(Lane(place, place, share) for place, share in enumerate(shares)) for shares in parts]
+    routes = [Route(0, 1 + place % 3, lanes[place % 3]) for place in range(7)]
+    route, length = random.integers(0, 7, 300), random.integers(0, most, 300)
+    ptr, cuts = cuts_of(routes, route, length)
+    alone = [routes[r].cuts(n) for r, n in zip(route.tolist(), length.tolist(), strict=True)]
+    assert [cuts[a:z].tolist() for a, z in pairwise(ptr.tolist())] == alone

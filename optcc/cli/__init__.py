@@ -6,31 +6,6 @@ Imports: api, diagnose, discover, export, fabric, fault_run, files, machine, pla
     theory, values.
 """
 
-from optcc.cli import (
-    bound,
-    calibrate,
-    diagnose,
-    doctor,
-    example,
-    export,
-    fabric,
-    nccl,
-    plan,
-    reproduce,
-    run,
-    schema,
-    serve,
-    simulate,
-    sweep,
-    topo,
-    verify,
-)  # fmt: skip
 from optcc.cli.options import main
 
 __all__ = ["main"]
-
-for module in (
-    bound, calibrate, diagnose, doctor, example, export, fabric, nccl, plan,
-    reproduce, run, schema, serve, simulate, sweep, topo, verify,
-):  # fmt: skip
-    main.add_command(getattr(module, module.__name__.rpartition(".")[2]))

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
@@ -38,8 +39,24 @@ ADDRESS_SPACE = 768 << 20
 """Bytes that a process may map at least: numpy, scipy, cvxpy and sympy, loaded, take 590 MiB with one thread."""
 
 
+COMMANDS = (
+    *("bound", "calibrate", "diagnose", "doctor", "example", "export", "fabric", "nccl", "plan", "reproduce", "run"),
+    *("schema", "serve", "simulate", "sweep", "topo", "verify"),
+)
+"""Each in a file of its name, which is imported when the command is asked for: all together take longer than a plan."""
+
+
 class Commands(click.Group):
     """Turns optcc's errors, the system's, and Ctrl-C, into a message on stderr and the promised exit status."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*COMMANDS]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        command: click.Command = getattr(import_module(f"optcc.cli.{cmd_name}"), cmd_name)
+        return command
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         with _told():  # what the parser prints of a command line that is none
@@ -106,15 +123,16 @@ def _hold_descriptors() -> None:
 def _check_address_space() -> None:
     """Raise InputError below `ADDRESS_SPACE`: OpenBLAS, under numpy and scipy, waits for ever for memory it cannot get.
 
-    It takes memory for each of its threads, one per core unless told; with a limit, one is enough for what we do.
+    It takes memory for each of its threads, one per core unless told, and time to start them: 0.1 s of processor time
+    on two cores. One is enough for what we do.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     most = resource.getrlimit(resource.RLIMIT_AS)[0]
     if most == resource.RLIM_INFINITY:
         return
     if most < ADDRESS_SPACE:
         expected, got = f"at least {ADDRESS_SPACE >> 10} KiB", f"{most >> 10} KiB"
         raise InputError("too little memory", where="ulimit -v", expected=expected, got=got)
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

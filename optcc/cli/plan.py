@@ -56,12 +56,13 @@ def plan(
     from optcc import api
     from optcc.plans.files import save_plan
     from optcc.reports.console import expected, expected_json, plan_json, print_plan, working
+    from optcc.schedule.routes import no_collection
 
     check_apart(output, topology)
     check_output(output, as_json)
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     costs = read_costs(alpha, per_chunk)
-    with working("planning") as tell:
+    with no_collection(), working("planning") as tell:
         made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, progress=tell)
         tell("simulated once more")
         found = expected(made, **costs)

@@ -23,7 +23,7 @@ from optcc.errors import InputError
 from optcc.export.sends import Node, chained, parted
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
-from optcc.schedule.columns import Stripes, stripes_of
+from optcc.schedule.columns import Stripes
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster
 
@@ -51,7 +51,7 @@ def export(plan: Plan) -> str:
     """The text of `plan`. Raises InputError where NICs have several rates, or a number is over a limit."""
     rate(plan.cluster)
     schedule = plan.schedule()
-    stripes = stripes_of(schedule)
+    stripes = schedule.stripes
     for limit, got, what, hint in (
         (NUMBERS, len(schedule.ports), "NICs of all servers", "Export a plan of fewer servers."),
         (LONGEST, int(stripes.length.max(initial=0)), "bytes of a message", "More --segments make messages shorter."),

@@ -23,7 +23,7 @@ from optcc.schedule.columns import Schedule
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import MAX_SEGMENTS, CandidateFamily, Costs, Recipe, default_segments
 from optcc.schedule.tuned import DEFAULT_SEGMENTS, LARGE, MAX_STRIPES, MIN_CHUNK, NEARLY
-from optcc.simulation.simulator import simulate
+from optcc.simulation.simulator import seconds, simulate
 from optcc.values.bound import LARGEST_GAP, Bound
 from optcc.values.cluster import Cluster, Nic
 
@@ -195,7 +195,7 @@ def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) ->
 def slower_s(schedule: Schedule, costs: Costs, best_s: float = inf) -> float:
     """Its time with the slower kind of receivers: whole stripes one after another, or packets as they come. One kind
     says enough where that is slower than `best_s`, or the other takes long to simulate."""
-    time_s = simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk).time_s
+    time_s = seconds(schedule, costs.alpha, costs.per_chunk)
     # Where links are shared it was packets.
     if time_s > best_s or schedule.shared_links or stripes(schedule) > MAX_STRIPES:
         return time_s
@@ -204,7 +204,7 @@ def slower_s(schedule: Schedule, costs: Costs, best_s: float = inf) -> float:
 
 def stripes(schedule: Schedule) -> int:
     """Upper limit of the stripes that are simulated: every transfer on as many lanes as the widest route has."""
-    return len(schedule) * max((len(route.lanes) for route in schedule.routes), default=1)
+    return len(schedule) * schedule.widest
 
 
 def _telling(offer: CandidateFamily, progress: Callable[[str], None]) -> CandidateFamily:

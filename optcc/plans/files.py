@@ -25,7 +25,7 @@ from optcc.errors import InputError
 from optcc.files.reading import ZIP, read_file, shown
 from optcc.files.writing import write_file
 from optcc.plans.plan import Plan, Recorded
-from optcc.schedule.columns import Schedule
+from optcc.schedule.columns import Schedule, cuts_of
 from optcc.schedule.recipe import Segments
 from optcc.schedule.routes import Routes, no_collection
 from optcc.values.bound import Bound, Certificate, ProgramCertificate
@@ -117,6 +117,7 @@ def columns_of(schedule: Schedule, cluster: Cluster) -> Columns:
     ports, links, routes = schedule.ports, schedule.links, schedule.routes
     lanes = [lane for route in routes for lane in route.lanes]
     cut_at, cut = _cuts(schedule)
+    shares = {name: str(share).encode() for name, share in {id(lane.share): lane.share for lane in lanes}.items()}
     values: dict[str, Any] = {
         "nbytes": [schedule.nbytes],
         "rank_name": [rank.name.encode() for rank in cluster.ranks],
@@ -134,7 +135,7 @@ def columns_of(schedule: Schedule, cluster: Cluster) -> Columns:
         "lane_ptr": list(accumulate((len(route.lanes) for route in routes), initial=0)),
         "lane_out": [lane.out for lane in lanes],
         "lane_into": [lane.into for lane in lanes],
-        "lane_share": [str(lane.share).encode() for lane in lanes],
+        "lane_share": [shares[id(lane.share)] for lane in lanes],
         "lane_link_ptr": list(accumulate((len(lane.links) for lane in lanes), initial=0)),
         "lane_link": [link for lane in lanes for link in lane.links],
         "cut_at": cut_at,
@@ -143,14 +144,13 @@ def columns_of(schedule: Schedule, cluster: Cluster) -> Columns:
     return {name: np.ascontiguousarray(values.get(name, getattr(schedule, name, ())), KINDS[name]) for name in KINDS}
 
 
-def _cuts(schedule: Schedule) -> tuple[NDArray[np.int64], list[int]]:
+def _cuts(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """For each row where in the second list its lanes' cuts begin: lane l carries bytes cut[l] to cut[l + 1] of it."""
     lengths, length = np.unique(schedule.length, return_inverse=True)
     pairs, pair = np.unique(schedule.route.astype(np.int64) * len(lengths) + length, return_inverse=True)
     route, place = np.divmod(pairs, max(len(lengths), 1))
-    cuts = [schedule.routes[r].cuts(n) for r, n in zip(route.tolist(), lengths[place].tolist(), strict=True)]
-    begin = np.array(list(accumulate(map(len, cuts), initial=0)), np.int64)
-    return begin[pair], [at for each in cuts for at in each]
+    begin, cuts = cuts_of(schedule.routes, route, lengths[place])
+    return begin[pair], cuts
 
 
 def _id(header: dict[str, Any], columns: Columns) -> str:

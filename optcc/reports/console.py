@@ -317,12 +317,12 @@ MOST_SIMULATED = 2**21
 
 def expected(plan: Plan, alpha: Fraction, per_chunk: Fraction) -> ExpectedTime:
     """The plan's simulated time, unless there are more than `MOST_SIMULATED` transfers."""
-    from optcc.simulation.simulator import simulate
+    from optcc.simulation.simulator import seconds, simulate
 
     time_s = ready_s = None
     schedule = plan.schedule()
     if len(schedule) <= MOST_SIMULATED:
-        time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
+        time_s = seconds(schedule, alpha, per_chunk)
         ready_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk, service="ready").time_s
     return ExpectedTime(time_s, ready_s, float(alpha), float(per_chunk))
 

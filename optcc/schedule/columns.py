@@ -11,12 +11,13 @@ Rules that every executor (verifier, simulator, runtime) follows, so that they a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, pairwise
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,8 +58,7 @@ class Link:
     rate: float  # bytes per second
 
 
-@dataclass(frozen=True)
-class Lane:
+class Lane(NamedTuple):
     """One way through the fabric, which carries `share` of each transfer.
 
     out, into : indices of the port it leaves by and the port it enters by
@@ -71,8 +71,7 @@ class Lane:
     links: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True)
-class Route:
+class Route(NamedTuple):
     """The lanes from one rank to another; shares sum to 1."""
 
     src: int
@@ -85,17 +84,48 @@ class Route:
         The last is `nbytes`; a lane may get nothing when there is little to carry.
         """
         cuts = [0]
-        for top, bottom in self._ends:
+        for top, bottom in _lane_ends(self.lanes):
             units, rest = divmod(top * nbytes, bottom * GRANULE)  # as round() of the Fraction, a half to the even one
             units += 2 * rest > bottom * GRANULE or (2 * rest == bottom * GRANULE and units % 2 == 1)
             cuts.append(min(nbytes, units * GRANULE))
         return [*cuts, nbytes]
 
-    @cached_property
-    def _ends(self) -> tuple[tuple[int, int], ...]:
-        """Where each lane's part of a transfer ends, the last lane's apart, as numerator and denominator."""
-        sums = accumulate(lane.share for lane in self.lanes[:-1])
-        return tuple((end.numerator, end.denominator) for end in sums)
+
+def _lane_ends(lanes: Sequence[Lane]) -> list[tuple[int, int]]:
+    """Where each lane's part of a transfer ends, the last lane's apart, as numerator and denominator."""
+    sums = accumulate(lane.share for lane in lanes[:-1])
+    return [(end.numerator, end.denominator) for end in sums]
+
+
+def cuts_of(
+    routes: Sequence[Route], route: NDArray[Any], length: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """`Route.cuts` of many transfers, one after the other, CSR: (ptr, cuts). route, length : of each transfer"""
+    wide = np.array([len(each.lanes) for each in routes] or [0], np.int64)[route]
+    ptr = np.concatenate(([0], np.cumsum(wide + 1)))
+    cuts = np.zeros(ptr[-1], np.int64)
+    cuts[ptr[1:] - 1] = length
+    # Many routes share their fractions, which are one object then: those are cut together.
+    alike: dict[tuple[int, ...], list[int]] = {}
+    several = np.flatnonzero(wide > 1)
+    for each in np.unique(route[several]).tolist():
+        alike.setdefault(tuple([id(lane.share) for lane in routes[each].lanes]), []).append(each)
+    kind = np.zeros(len(routes) + 1, np.int64)
+    for number, same in enumerate(alike.values()):
+        kind[same] = number
+    order = several[np.argsort(kind[route[several]], kind="stable")]
+    counts = np.bincount(kind[route[several]], minlength=len(alike)).tolist()
+    for same, end, count in zip(alike.values(), accumulate(counts), counts, strict=True):
+        mine = order[end - count : end]
+        nbytes = length[mine]
+        for place, (top, bottom) in enumerate(_lane_ends(routes[same[0]].lanes), 1):
+            if max(top * int(nbytes.max(initial=0)), 2 * bottom * GRANULE) >= 2**62:
+                cuts[ptr[mine] + place] = [routes[same[0]].cuts(n)[place] for n in nbytes.tolist()]
+                continue
+            units, rest = np.divmod(top * nbytes, bottom * GRANULE)
+            units += (2 * rest > bottom * GRANULE) | ((2 * rest == bottom * GRANULE) & (units % 2 == 1))
+            cuts[ptr[mine] + place] = np.minimum(nbytes, units * GRANULE)
+    return ptr, cuts
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -134,10 +164,20 @@ class Schedule:
     def __repr__(self) -> str:
         return f"<Schedule: {len(self)} transfers, {self.nbytes} bytes per rank, {self.ranks} ranks>"
 
-    @property
+    @cached_property
     def shared_links(self) -> bool:
         """Some lane crosses a link, so that ports alone do not say how long a transfer takes."""
-        return any(lane.links for route in self.routes for lane in route.lanes)
+        return bool(self.links) and any(lane.links for route in self.routes for lane in route.lanes)
+
+    @cached_property
+    def widest(self) -> int:
+        """The most lanes of a route; 1 where there is no route."""
+        return max((len(route.lanes) for route in self.routes), default=1)
+
+    @cached_property
+    def stripes(self) -> Stripes:
+        """`stripes_of` it, cut once."""
+        return stripes_of(self)
 
     @cached_property
     def src(self) -> NDArray[np.int32]:
@@ -209,6 +249,11 @@ class Stripes:
     lanes: tuple[Lane, ...]
 
     @cached_property
+    def chains(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """`chains_of` its lanes."""
+        return chains_of(self.lanes)
+
+    @cached_property
     def out(self) -> NDArray[np.int32]:
         """int32, shape (stripes,): the port it leaves by."""
         return np.array([lane.out for lane in self.lanes] or [0], np.int32)[self.lane]
@@ -217,6 +262,20 @@ class Stripes:
     def into(self) -> NDArray[np.int32]:
         """int32, shape (stripes,): the port it enters by."""
         return np.array([lane.into for lane in self.lanes] or [0], np.int32)[self.lane]
+
+
+def chains_of(lanes: Sequence[Lane]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(ptr, what) of lanes, CSR: the port that each leaves by, the links that it crosses, the port where it ends."""
+    ends = np.array([(lane.out, lane.into) for lane in lanes], np.int64).reshape(-1, 2)
+    crossed = [lane.links for lane in lanes]
+    if not any(crossed):
+        return np.arange(0, 2 * len(lanes) + 1, 2), ends.ravel()
+    ptr = np.array([*accumulate((2 + len(links) for links in crossed), initial=0)], np.int64)
+    what, between = np.empty(ptr[-1], np.int64), np.ones(ptr[-1], np.bool_)
+    what[ptr[:-1]], what[ptr[1:] - 1] = ends.T
+    between[ptr[:-1]] = between[ptr[1:] - 1] = False
+    what[between] = [link for links in crossed for link in links]
+    return ptr, what
 
 
 def stripes_of(schedule: Schedule) -> Stripes:
@@ -234,23 +293,24 @@ def stripes_of(schedule: Schedule) -> Stripes:
     new[1:] = (route[1:] != route[:-1]) | (length[1:] != length[:-1])
     kind = np.empty(rows, np.int64)
     kind[order] = np.cumsum(new) - 1
-    lanes: list[int] = []
-    sizes: list[int] = []
-    kind_ptr = [0]
-    for r, nbytes in zip(route[new].tolist(), length[new].tolist(), strict=True):
-        for lane, (start, stop) in enumerate(pairwise(schedule.routes[r].cuts(nbytes)), first_lane[r]):
-            if stop > start:
-                lanes.append(lane)
-                sizes.append(stop - start)
-        kind_ptr.append(len(lanes))
-    begin, counts = np.array(kind_ptr)[:-1][kind], np.diff(kind_ptr)[kind]
+    cut_ptr, cuts = cuts_of(schedule.routes, route[new], length[new])
+    sizes = np.diff(cuts)
+    inside = np.ones(len(sizes), np.bool_)
+    inside[cut_ptr[1:-1] - 1] = False  # from the last cut of one kind to the first of the next
+    parts = np.diff(cut_ptr) - 1
+    lanes = np.arange(parts.sum()) + np.repeat(np.array(first_lane)[route[new]] - np.cumsum(parts) + parts, parts)
+    sizes = sizes[inside]
+    full = sizes > 0
+    kind_ptr = np.concatenate(([0], np.cumsum(full)))[np.concatenate(([0], np.cumsum(parts)))]
+    lanes, sizes = lanes[full], sizes[full]
+    begin, counts = kind_ptr[:-1][kind], np.diff(kind_ptr)[kind]
     ptr = np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
     place = np.arange(ptr[-1])
     place += np.repeat(begin - ptr[:-1], counts)
     return Stripes(
         row=np.repeat(np.arange(rows, dtype=np.int32), counts),
-        lane=np.array(lanes, np.int32)[place],
-        length=np.array(sizes, np.int64)[place],
+        lane=lanes.astype(np.int32)[place],
+        length=sizes[place],
         ptr=ptr,
         lanes=tuple(lane for route in schedule.routes for lane in route.lanes),
     )

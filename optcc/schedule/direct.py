@@ -13,9 +13,8 @@ bound: then it is the hub of nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from fractions import Fraction
@@ -28,9 +27,10 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from optcc.schedule import matchings
 from optcc.schedule.assemble import cuts_by, granule
 from optcc.schedule.columns import GRANULE, Schedule, Stage
-from optcc.schedule.matchings import assigned, cut, exchanged, grouped_by, waited_for_before
+from optcc.schedule.matchings import assigned, cut, in_order
 from optcc.schedule.nics import (
     MAX_LANES,
     applies,
@@ -77,7 +77,7 @@ from optcc.values.json_records import Choice, Exact, Whole
 if TYPE_CHECKING:
     from optcc.theory.ring_shares import GroupCounts
 
-# Slots: the times at which a NIC of a rank sends to a peer, in whole ticks of a plan of two halves.
+# SlotColumns: the times at which a NIC of a rank sends to a peer, in whole ticks of a plan of two halves.
 
 
 TICKS = 2**40
@@ -92,33 +92,57 @@ SLACK = 2**12
 """1/SLACK of the landed data is left out, as cuts are rounded and pairs have a little more or less."""
 
 
-class Slot(NamedTuple):
-    """The time in which one NIC serves one peer.
+class SlotColumns(NamedTuple):
+    """Times in which one NIC serves one peer, in columns, int64 (slots,), by pair.
 
+    pair : sender * ranks + receiver
     begin, size : ticks of the half, or of the plan
     nic : place of the NIC in its server
     weight : share of a pair's bytes, relative to the pair's other slots
     """
 
-    begin: int
-    size: int
-    nic: int
-    weight: int
+    pair: Ints
+    begin: Ints
+    size: Ints
+    nic: Ints
+    weight: Ints
 
+    def at(self, places: Ints | NDArray[np.bool_]) -> SlotColumns:
+        """Those at places, or where True."""
+        return SlotColumns(*(column[places] for column in self))
 
-def mirrored(given: Sequence[Slot]) -> list[Slot]:
-    """The slots mirrored in time, seen from the end of the half."""
-    return sorted(Slot(HALF - begin - size, size, nic, weight) for begin, size, nic, weight in given)
+    def in_time(self) -> SlotColumns:
+        """By pair, then by begin, size, NIC and weight."""
+        return self.at(np.lexsort((self.weight, self.nic, self.size, self.begin, self.pair)))
 
+    def mirrored(self, ranks: int) -> SlotColumns:
+        """What the second half has for these slots of the first, which it mirrors in time: senders receive."""
+        src, dst = np.divmod(self.pair, ranks)
+        return self._replace(pair=dst * ranks + src, begin=2 * HALF - self.begin - self.size).in_time()
 
-def whole(first: Sequence[Slot], second: Sequence[Slot]) -> list[Slot]:
-    """The slots of both halves, in ticks of the plan; both halves carry as much."""
-    parts = [sum(slot.weight for slot in half) for half in (second, first)]
-    return [
-        Slot(turn * HALF + slot.begin, slot.size, slot.nic, slot.weight * parts[turn])
-        for turn, half in enumerate((first, second))
-        for slot in half
-    ]
+    def carried(self, ranks: int) -> Ints:
+        """The weights of each pair, added up."""
+        found = np.zeros(ranks * ranks, np.int64)
+        np.add.at(found, self.pair, self.weight)
+        return found
+
+    def then(self, other: SlotColumns) -> SlotColumns:
+        """Both, of each pair these first."""
+        both = SlotColumns(*map(np.concatenate, zip(self, other, strict=True)))
+        return both.at(np.argsort(both.pair, kind="stable"))
+
+    def with_all(self, live: Sequence[Iterable[int]], begin: int) -> SlotColumns:
+        """And one for each pair that has none, at `begin`, on the first rail that its ranks have in common."""
+        ranks, has = len(live), np.zeros(len(live) ** 2, np.bool_)
+        has[self.pair] = True
+        has[:: ranks + 1] = True
+        lacking = np.flatnonzero(~has)
+        if not len(lacking):
+            return self
+        rails = [min({*live[pair // ranks]} & {*live[pair % ranks]}, default=-1) for pair in lacking.tolist()]
+        one = np.ones(len(lacking), np.int64)
+        more = SlotColumns(lacking, begin * one, one, np.array(rails, np.int64), one)
+        return self.then(more.at(more.nic >= 0))
 
 
 # From slots to transfers: each pair's bytes of a half are cut in its slots, and overlapping transfers wait for each
@@ -138,8 +162,6 @@ class Kind(IntEnum):
 
 
 STAGES = np.array([Stage.REDUCE_SCATTER, Stage.TO_LEAF, Stage.FROM_LEAF, Stage.ALLGATHER])
-ALL = (Fraction(1),)
-"""The share of a transfer's only lane; one object."""
 ADDED = np.isin(list(Kind), [Kind.RAW, Kind.PARTIAL])
 
 
@@ -170,34 +192,29 @@ class DirectRows(NamedTuple):
     segment: Ints
 
 
-class Cuts:
-    """Pairs of ranks, one after the other; the bytes of each are divided by the weights of its slots.
+def cut_rows(
+    pairs: Sequence[tuple[int, int, int]],
+    pieces: Sequence[SectionPart],
+    slots: SlotColumns,
+    counts: Sequence[int] | Ints,
+    cost: Fraction = Fraction(0),
+) -> DirectRows:
+    """The transfers: each pair's bytes divided by the weights of its slots. A slot's place among its pair's is their
+    segment.
 
+    pairs : (sender, receiver, number of pieces), in the order of `pieces` and `slots`; counts : of each its slots
     cost : ticks that a chunk costs. A slot is up to so much longer or shorter, a third at most, if that saves a chunk
     """
-
-    def __init__(self, cost: Fraction = Fraction(0)) -> None:
-        self._cost = cost
-        self._pairs: list[int] = []
-        self._pieces: list[SectionPart] = []
-        self._slots: list[Slot] = []
-
-    def add(self, src: int, dst: int, pieces: Sequence[SectionPart], slots: Sequence[Slot], later: int = 0) -> None:
-        """What `src` sends to `dst`, in order; a slot may end up with two pieces. later : ticks, added to slots."""
-        self._pairs += (src, dst, len(pieces), len(slots), later)
-        self._pieces += pieces
-        self._slots += slots
-
-    def rows(self) -> DirectRows:
-        """The transfers; a slot's place among its pair's is their segment."""
-        return DirectRows(
-            *cut(
-                np.array(self._pairs, np.int64).reshape(-1, 5),
-                _whole_numbers(self._pieces, len(SectionPart._fields)),
-                _whole_numbers(self._slots, len(Slot._fields)),
-                (GRANULE, NEAR, self._cost.numerator, self._cost.denominator),
-            )
+    table = np.zeros((len(pairs), 5), np.int64)
+    table[:, :3], table[:, 3] = _whole_numbers(pairs, 3), counts
+    return DirectRows(
+        *cut(
+            table,
+            _whole_numbers(pieces, len(SectionPart._fields)),
+            np.column_stack(slots[1:]),
+            (GRANULE, NEAR, cost.numerator, cost.denominator),
         )
+    )
 
 
 def _whole_numbers(rows: Sequence[tuple[int, ...]], columns: int) -> Ints:
@@ -214,63 +231,6 @@ def joined(pieces: Sequence[SectionPart]) -> list[SectionPart]:
         elif piece.stop != piece.start:
             found.append(piece)
     return found
-
-
-def overlapping(rows: DirectRows, waits: Ints, on: Ints, floor: Ints | int = 0) -> tuple[Ints, Ints]:
-    """(row that waits, row that it waits for) for all of `waits` and `on` that share bytes at `floor` or above.
-
-    on : in order of senders, and of bytes, which do not overlap within one sender
-    """
-    # One axis for all senders' bytes: each sender has its own stretch of it.
-    stretch = 1 + max(rows.stop[waits].max(initial=0), rows.stop[on].max(initial=0))
-    at = rows.src[on] * stretch
-    senders = np.unique(at)[:, None]
-    low, high = (senders + np.maximum(rows.start[waits], floor)).ravel(), (senders + rows.stop[waits]).ravel()
-    first = np.searchsorted(at + rows.stop[on], low, "right")
-    counts = np.where(high > low, np.searchsorted(at + rows.start[on], high, "left") - first, 0).clip(0)
-    place = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
-    return np.repeat(np.tile(waits, len(senders)), counts), on[np.repeat(first, counts) + place]
-
-
-def dependencies(rows: DirectRows, via_end: dict[int, int]) -> list[tuple[Ints, Ints]]:
-    """Pairs (row that waits, row that it waits for); later kinds come after the kinds that they may wait for.
-
-    via_end : full hub -> end of the bytes of its section to which slow ranks add last
-    """
-    if not len(rows.src):
-        return []
-    order = np.lexsort((rows.start, rows.src, rows.kind, rows.hub))
-    group = (rows.hub * len(Kind) + rows.kind)[order]
-    ends = np.concatenate(([0], np.flatnonzero(np.diff(group)) + 1, [len(order)]))
-    of = {int(group[a]): order[a:z] for a, z in pairwise(ends.tolist())}
-    none = np.empty(0, np.int64)
-
-    found: list[tuple[Ints, Ints]] = []
-    for waiting, on in (
-        (Kind.PARTIAL, Kind.RAW),
-        (Kind.FINAL, Kind.PARTIAL),
-        (Kind.RESULT, Kind.FINAL),
-        (Kind.RESULT, Kind.RAW),
-    ):
-        for hub in np.unique(rows.hub).tolist():
-            waits = of.get(hub * len(Kind) + waiting, none)
-            # Data that the slow rank adds last to comes back finished: no second wait for the raw data is needed.
-            floor = via_end.get(hub, 0) if (waiting, on) == (Kind.RESULT, Kind.RAW) else 0
-            found.append(overlapping(rows, waits, of.get(hub * len(Kind) + on, none), floor))
-    return found
-
-
-def in_order(rows: DirectRows, waits: Ints, on: Ints) -> tuple[Ints, Ints]:
-    """More pairs: a transfer also waits for the latest that those before it on its NIC wait for. Otherwise it would be
-    sent before them when they are late, and they would be later still. Sums that a slow rank hands back do not: a late
-    one would hold up all others."""
-    if not len(rows.src):
-        return waits, on
-    ptr, places = grouped_by(waits, len(rows.src))
-    nics = rows.src * (1 + rows.nic.max()) + rows.nic
-    order = np.argsort(rows.key, kind="stable")
-    found = waited_for_before(order, nics, rows.key, rows.kind == Kind.FINAL, ptr, on[places], MOST_KEPT)
-    return found[:, 0], found[:, 1]
 
 
 def on_leash(rows: DirectRows, starving: int, length: int) -> tuple[Ints, Ints]:
@@ -299,47 +259,32 @@ def on_leash(rows: DirectRows, starving: int, length: int) -> tuple[Ints, Ints]:
 
 def scheduled(
     rows: DirectRows,
-    pairs: Sequence[tuple[Ints, Ints]],
+    order: Ints,
+    waits: tuple[Ints, Ints],
     ports: Sequence[Mapping[int, int]],
     routes: Routes,
     nbytes: int,
-    *,
-    ordered: bool = False,
-    held: tuple[Ints, Ints] | None = None,
 ) -> Schedule:
-    """The schedule of `rows`, in the order of their keys.
+    """The schedule of `rows`, in that order.
 
-    pairs : as of `dependencies`; ports : of each rank, `nic` of a row -> the port used; ordered : whether ready
-    transfers wait for earlier ones on their NIC, as in `in_order`; held : more pairs (row that waits, row that it waits
-    for), which count if the second comes first
+    waits : by place in the order the places that each waits for, CSR; ports : of each rank, `nic` of a row -> its port
     """
-    key, pairs = rows.key.copy(), list(pairs)
-    for waits, on in pairs:  # after what it waits for, also where their due times are too near
-        np.maximum.at(key, waits, key[on] + 1)
-    if held is not None:
-        before = key[held[1]] < key[held[0]]
-        pairs.append((held[0][before], held[1][before]))
-    waits, on = (np.concatenate([pair[end] for pair in pairs] or [key[:0]]) for end in (0, 1))
-    if ordered:
-        more, then = in_order(rows._replace(key=key), waits, on)
-        waits, on = np.concatenate((waits, more)), np.concatenate((on, then))
-    order = np.argsort(key, kind="stable")
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    waits, on = place[waits], place[on]
-    _, by_on = grouped_by(on, len(order))
-    ptr, by_waits = grouped_by(waits[by_on], len(order))
     ranks, nics = len(ports), 1 + max(max(mine) for mine in ports)
     ends = ((rows.src * ranks + rows.dst) * nics + rows.nic)[order]
     used = np.bincount(ends, minlength=ranks * ranks * nics) > 0
-    route = []
-    for end in np.flatnonzero(used).tolist():
-        (src, dst), nic = divmod(end // nics, ranks), end % nics
-        route.append(routes.alike(src, dst, [(ports[src][nic], ports[dst][nic])], ALL))
+    port = np.array([[mine.get(nic, -1) for nic in range(nics)] for mine in ports])
+    pair, nic = np.divmod(np.flatnonzero(used), nics)
+    src, dst = np.divmod(pair, ranks)
+    out, into = port[src, nic], port[dst, nic]
+    # Lanes of a NIC are one port.
+    _, first, same = np.unique(out * len(routes.ports) + into, return_index=True, return_inverse=True)
+    place = np.argsort(first)
+    made = routes.single(list(zip(*(each[first[place]].tolist() for each in (src, dst, out, into)), strict=True)))
+    route = made.start + np.argsort(place)[same]
     length, (added, stage) = rows.stop - rows.start, (table[rows.kind] for table in (ADDED, STAGES))
     columns = [column[order] for column in (rows.start, length, added, stage, rows.segment)]
-    which = np.array(route, np.int32)[(np.cumsum(used) - 1)[ends]]
-    return routes.schedule(nbytes, [which, *columns], np.diff(ptr), on[by_on][by_waits])
+    which = route[(np.cumsum(used) - 1)[ends]]
+    return routes.schedule(nbytes, [which, *columns], np.diff(waits[0]), waits[1])
 
 
 Used = list[dict[int, int]]
@@ -458,11 +403,6 @@ of 80 bytes while a schedule is made (128 servers of 8 NICs, 311 steps: 1.1 GB):
 128 servers, six of 8 NICs dead, 4 GiB: 187 steps are 0.7 points slower, 450 steps 0.1."""
 
 
-def rows_of(found: Sequence[tuple[int, ...]]) -> DirectRows:
-    """Transfers as columns."""
-    return DirectRows(*np.array(found, np.int64).reshape(-1, len(DirectRows._fields)).T)
-
-
 # Rounds, where no server starves: in each round, on each rail, every server has a turn with every other.
 #
 # All NICs are busy for the whole of the bound, so no time may be lost. Let a rank have n NICs, P ranks N in all. It
@@ -531,17 +471,18 @@ class NoneStarves(Finder):
         used = self.used(cluster)
         # Alike ranks side by side, so that slots do not depend on which ranks have lost NICs.
         order = sorted(range(len(used)), key=lambda rank: (len(used[rank]), [*used[rank]], rank))
-        slots = slots_of(tuple(tuple(used[rank]) for rank in order), recipe.segments)
+        live = tuple(tuple(used[rank]) for rank in order)
         cost = recipe.chunk * HALF
+        # A pair with next to no data has no step: it uses its first common rail.
+        slots = worthwhile(slots_of(live, recipe.segments).with_all(live, HALF), ceil(cost))
         section = list(pairwise(cuts_by(0, nbytes, self.shares(cluster)).tolist()))
-        cuts = Cuts(cost)
-        for a, z in permutations(range(len(order)), 2):
-            i, k = order[a], order[z]
-            own = SectionPart(Kind.RAW, k, *section[k]), SectionPart(Kind.RESULT, i, *section[i])
-            # A pair with next to no data has no step: it uses its first common rail.
-            mine = slots.get((a, z)) or [Slot(TICKS // 2, 1, min({*used[i]} & {*used[k]}), 1)]
-            cuts.add(i, k, own, worthwhile(mine, ceil(cost)))
-        return Timed(cuts.rows(), {}, None)
+        pairs, pieces = [], list[SectionPart]()
+        for i, k in permutations(order, 2):
+            pairs.append((i, k, 2))
+            pieces += (SectionPart(Kind.RAW, k, *section[k]), SectionPart(Kind.RESULT, i, *section[i]))
+        counts = np.bincount(slots.pair, minlength=len(order) ** 2).reshape(len(order), -1)
+        rows = cut_rows(pairs, pieces, slots, counts[~np.eye(len(order), dtype=np.bool_)], cost)
+        return Timed(rows, {}, None)
 
     def form(self, cluster: Cluster, lanes: int, bound: Bound, costs: Costs) -> Form:
         """The rounds that are needed and one more, as a turn takes part of a round; fewer where so many chunks would
@@ -564,11 +505,13 @@ def hub_shares(nics: Sequence[int]) -> tuple[Fraction, ...] | None:
     return shares if min(shares) > 0 else None
 
 
-def worthwhile(slots: list[Slot], cost: int) -> list[Slot]:
-    """The slots of a pair that last at least as long as a chunk costs, in ticks; the two longest, one each for data and
+def worthwhile(slots: SlotColumns, cost: int) -> SlotColumns:
+    """The slots that last at least as long as a chunk costs, in ticks; of a pair the two longest, one each for data and
     results, if these are fewer."""
-    least = min(cost, sorted(slot.size for slot in slots)[-2:][0])
-    return [slot for slot in slots if slot.size >= least]
+    order = np.lexsort((slots.size, slots.pair))
+    ends = np.cumsum(np.bincount(slots.pair))
+    second = slots.size[order][np.maximum(ends - 2, np.concatenate(([0], ends[:-1])).clip(max=len(order) - 1))]
+    return slots.at(slots.size >= np.minimum(cost, second)[slots.pair])
 
 
 def rounds_needed(shares: Sequence[Fraction]) -> Fraction:
@@ -585,19 +528,18 @@ def joined_by(live: Sequence[Rails]) -> dict[tuple[int, ...], list[int]]:
 
 
 @lru_cache(maxsize=8)
-def slots_of(live: tuple[Rails, ...], rounds: int) -> dict[tuple[int, int], list[Slot]]:
-    """(sender, receiver) -> its slots, in time. Pure, and the same on every rank.
+def slots_of(live: tuple[Rails, ...], rounds: int) -> SlotColumns:
+    """The slots of every pair, in time. Pure, and the same on every rank.
 
     live : the rails of each rank; rounds : of the rails that most join the same ranks; others have about as many
     chunks
     """
-    joined, parts = joined_by(live), rail_parts(live)
+    joined = joined_by(live)
     chunks = rounds * min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined.items())  # of a NIC
     alike, before = Counter(map(len, joined)), Counter[int]()
-    found: dict[tuple[int, int], list[Slot]] = {}
-    for ranks, rails in joined.items():
-        needs = parts[rails[0]][np.ix_(ranks, ranks)]
-        steps, own = steps_of(needs), ceil(chunks * len(rails) / (len(ranks) - 1))
+    found = list[SlotColumns]()
+    for (ranks, rails), (needs, steps) in zip(joined.items(), rail_steps(live), strict=True):
+        names, own = np.array(ranks), ceil(chunks * len(rails) / (len(ranks) - 1))
         lasts = np.zeros_like(needs)
         for receivers, last in steps:
             lasts[np.arange(len(ranks)), receivers] += last
@@ -605,30 +547,40 @@ def slots_of(live: tuple[Rails, ...], rounds: int) -> dict[tuple[int, int], list
         ahead = Fraction(before[len(ranks)], alike[len(ranks)])
         before[len(ranks)] += 1
         for turn, rail in enumerate(rails):
-            for a, z, begin, size in _in_rounds(_portion(steps, turn, len(rails)), own, ahead):
-                weight = size * int(needs[a, z]) // int(lasts[a, z])
-                found.setdefault((ranks[a], ranks[z]), []).append(Slot(begin, size, rail, weight))
-    return {pair: sorted(mine) for pair, mine in found.items()}
+            a, z, begin, size = _in_rounds(_portion(steps, turn, len(rails)), own, ahead)
+            need, whole = needs[a, z], lasts[a, z]
+            weight = size // whole * need + size % whole * need // whole
+            found.append(SlotColumns(names[a] * len(live) + names[z], begin, size, np.full_like(a, rail), weight))
+    return SlotColumns(*map(np.concatenate, zip(*found, strict=True))).in_time()
 
 
-def _in_rounds(steps: Steps, rounds: int, ahead: Fraction) -> list[tuple[int, int, int, int]]:
-    """(sender, receiver, begin, size) in ticks, for steps that recur in each round. ahead : part of a round by which
-    the first one is"""
-    first, length, now = round(ahead * len(steps)), rounds * sum(last for _, last in steps), 0
-    found: list[tuple[int, int, int, int]] = []
-    for _ in range(rounds):
-        latest: dict[tuple[int, int], int] = {}  # of this round: pair -> the place of its last slot
-        for receivers, last in steps[first:] + steps[:first]:
-            begin, now = TICKS * now // length, now + last
-            end = TICKS * now // length
-            for pair in enumerate(receivers.tolist()):
-                place = latest.get(pair, len(found))
-                if place < len(found) and sum(found[place][2:]) == begin:  # one chunk through alike steps
-                    found[place] = *pair, found[place][2], end - found[place][2]
-                elif pair[0] != pair[1]:
-                    latest[pair] = len(found)
-                    found.append((*pair, begin, end - begin))
-    return found
+@lru_cache(maxsize=8)
+def rail_steps(live: tuple[Rails, ...]) -> list[tuple[Ints, Steps]]:
+    """Of all rails that join the same ranks, in the order of `joined_by`: the parts of each pair, and the steps."""
+    parts = rail_parts(live)
+    needs = [parts[rails[0]][np.ix_(ranks, ranks)] for ranks, rails in joined_by(live).items()]
+    return [(each, steps_of(each)) for each in needs]
+
+
+def _in_rounds(steps: Steps, rounds: int, ahead: Fraction) -> tuple[Ints, Ints, Ints, Ints]:
+    """Senders, receivers, begins and sizes in ticks, for steps that recur in each round: one chunk through neighbouring
+    steps that are alike for a pair. ahead : part of a round by which the first one is"""
+    first = round(ahead * len(steps))
+    steps = steps[first:] + steps[:first]
+    receivers, count = np.array([to for to, _ in steps]), len(steps)
+    done = np.concatenate(([0], np.cumsum([last for _, last in steps])))
+    same = np.zeros((count + 1, receivers.shape[1]), np.bool_)
+    same[1:-1] = receivers[1:] == receivers[:-1]
+    until = np.full(same.shape, count)  # the step at which a chunk that begins in a step is over
+    for at in range(count - 1, -1, -1):
+        until[at] = np.where(same[at + 1], until[at + 1], at + 1)
+    step, src = np.nonzero(~same[:-1] & (receivers != np.arange(receivers.shape[1])))
+    turn = np.arange(rounds)[:, None] * int(done[-1])
+    length, end = rounds * int(done[-1]), until[step, src]
+    ticks = np.array([TICKS * int(now) // length for now in (turn + done).ravel()]).reshape(rounds, -1)
+    begin = ticks[:, step].ravel()
+    size = ticks[:, end].ravel() - begin
+    return np.tile(src, rounds), np.tile(receivers[step, src], rounds), begin, size
 
 
 def _portion(steps: Steps, turn: int, count: int) -> Steps:
@@ -729,8 +681,12 @@ def steps_of(parts: Ints) -> Steps:
 def step_ends(count: int, growth: Fraction) -> tuple[int, ...]:
     """Ends of steps, in units of which `ONE` is the half."""
     up, down = round(UP * count), round(DOWN * count)
-    lengths = [growth ** min(step, up) * SHRINK ** max(0, step - (count - 1 - down)) for step in range(count)]
-    sizes = [int(2**64 * length / max(lengths)) for length in lengths]
+    # Lengths are whole numbers of one small unit.
+    rises = [growth.numerator**step * growth.denominator ** (up - step) for step in range(up + 1)]
+    falls = [SHRINK.numerator**step * SHRINK.denominator ** (down - step) for step in range(down + 1)]
+    lengths = [rises[min(step, up)] * falls[max(0, step - (count - 1 - down))] for step in range(count)]
+    most = max(lengths)
+    sizes = [2**64 * length // most for length in lengths]
     total = sum(sizes)
     return tuple(ONE * done // total for done in accumulate(sizes))
 
@@ -746,11 +702,9 @@ def starving(live: Sequence[Sequence[int]], shares: Sequence[Fraction]) -> int:
 
 
 class _Half:
-    """The data that ranks have for each other: what has been sent so far, and what is ready."""
+    """The data that ranks have for each other."""
 
-    def __init__(
-        self, shares: Sequence[Fraction], adding: Sequence[Sequence[tuple[int, Fraction]]], nic: Fraction, gap: int
-    ) -> None:
+    def __init__(self, shares: Sequence[Fraction], adding: Sequence[Sequence[tuple[int, Fraction]]], nic: Fraction):
         self.raw = np.array([[int(part / nic * ONE) for part in shares]] * len(shares), np.int64)
         np.fill_diagonal(self.raw, 0)
         # For each part of a hub's section that some rank adds last to, in order: its size at this rank; its begin, in
@@ -765,53 +719,6 @@ class _Half:
         self.skipped = self.parts.sum(0)
         self.raw -= self.skipped
         self.needs = self.raw + self.skipped.T
-        self.left, self.served, self.landed = self.needs.copy(), np.zeros_like(self.raw), np.zeros_like(self.raw)
-        self.found: list[Ints] = []  # (slots, 6): rail, sender, receiver, how much, begin, size
-        self.flying: list[tuple[int, Ints, Ints, Ints]] = []  # end, senders, receivers, how much
-        self.gap = gap
-
-    def put(self, i: int, k: int, rail: int, begin: int, end: int, much: int) -> None:
-        """A slot that carries so much."""
-        self.left[i, k] -= much
-        self.served[i, k] += much
-        self.put_all(np.array([[rail, i, k, much]]), begin, end)
-
-    def put_all(self, chunks: Ints, begin: int, end: int) -> None:
-        """Slots of one step that have been counted; chunks : (slots, 4), rail, sender, receiver, and how much"""
-        self.found.append(np.column_stack((chunks, np.full((len(chunks), 2), (begin, end - begin)))))
-        self.flying.append((end, chunks[:, 1], chunks[:, 2], chunks[:, 3]))
-
-    def land(self, now: int) -> None:
-        for end, i, k, much in self.flying:
-            if end <= now - self.gap:
-                np.add.at(self.landed, (i, k), much)
-        self.flying = [each for each in self.flying if each[0] > now - self.gap]
-
-    def slots(self) -> dict[tuple[int, int], list[Slot]]:
-        """Those of every pair. What is left over at the end goes to the last ones."""
-        rail, i, k, much, begin, size = np.concatenate(self.found).T
-        if not len(rail):
-            return {}  # no step is long enough for a chunk
-        order = np.lexsort((rail, size, begin, k, i))
-        rail, i, k, much, begin, size = (column[order] for column in (rail, i, k, much, begin, size))
-        new = np.flatnonzero(np.diff(i * len(self.raw) + k, prepend=-1))
-        ends = np.append(new[1:], len(i))
-        much[ends - 1] += np.maximum(self.left[i[new], k[new]], 0)
-        first = zip(zip(i[new].tolist(), k[new].tolist(), strict=True), new.tolist(), ends.tolist(), strict=True)
-        rows = np.column_stack((begin * (HALF // ONE), size * (HALF // ONE), rail, much)).tolist()
-        return {pair: [Slot(*row) for row in rows[a:z]] for pair, a, z in first}
-
-    def ready(self, slow: int) -> Ints:
-        """The amount that each rank can send a slow one: its own data, then sums as far as all others have sent
-        theirs."""
-        at = self.landed + np.where(self.landed >= self.gaps, self.parts, 0).sum(0)
-        np.fill_diagonal(at, 2**62)
-        at[slow] = 2**62
-        known = at.min(0)
-        known -= known // SLACK
-        sums = np.clip(known - self.begins[:, slow], 0, self.parts[:, slow]).sum(0)
-        found: Ints = np.clip(self.raw[:, slow] + sums - self.served[:, slow], 0, self.left[:, slow])
-        return found
 
 
 def greedy_slots(
@@ -821,14 +728,14 @@ def greedy_slots(
     ends: Sequence[int],
     margin: Fraction,
     chunk: Fraction,
-) -> tuple[Callable[[], dict[tuple[int, int], list[Slot]]], Fraction]:
-    """The slots of every pair that has something to send, weighted by how much, made when they are asked for; and for
-    which part of the half the starving rank's NICs can receive less than they send. Pure, and the same on every rank.
+) -> tuple[SlotColumns, Fraction]:
+    """The slots of every pair that has something to send, weighted by how much; and for which part of the half the
+    starving rank's NICs can receive less than they send. Pure, and the same on every rank.
 
-    live : the rails of each rank; shares : of each as a hub, 0 for the starving rank, and for others only if these have
-    more rails; adding : for each hub's section, the ranks that add last and their parts, in order, the starving rank
-    first; ends : of steps, in `ONE`; margin : part of the half from the end of a slot until its bytes are counted on;
-    chunk : part of the half that a chunk costs
+    live : the rails of each rank, numbers from 0; shares : of each as a hub, 0 for the starving rank, and for others
+    only if these have more rails; adding : for each hub's section, the ranks that add last and their parts, in order,
+    the starving rank first; ends : of steps, in `ONE`; margin : part of the half from the end of a slot until its bytes
+    are counted on; chunk : part of the half that a chunk costs
     """
     ranks, lone = len(live), starving(live, shares)
     # The amount that a NIC moves in the half: the starving rank's NICs are busy all the time.
@@ -836,70 +743,26 @@ def greedy_slots(
     nic = (1 - max(of_lone)) / len(live[lone])
     # With slots of the longest length it sends so many chunks; their cost is left free for the others.
     nic, cost = nic / (1 - chunk / LONGEST[False]), int(chunk * ONE)
-    half = _Half(shares, adding, nic, int(margin * ONE))
+    half, ids, starts = _Half(shares, adding, nic), np.arange(ranks), np.array([0, *ends])
     late = sorted({r for parts in adding for r, _ in parts} - {lone})
-    rails = sorted({rail for mine in live for rail in mine})
-    on = {rail: [r for r in range(ranks) if rail in live[r]] for rail in rails}
-    others_on = {rail: np.array([r != lone and rail in live[r] for r in range(ranks)]) for rail in rails}
-    ids = np.arange(ranks)
-    ties = (ids[:, None] * 7919 + ids * 104729) % TIES
-    sending: dict[int, tuple[int, set[int]]] = {rail: (0, set()) for rail in live[lone]}  # until when, to whom
-    getting = sending.copy()
-    starts, idle, counts = [0, *ends], 0, [0, 0]
-    brief = max(b - a for a, b in pairwise(starts)) // 2
-    longest = [int(part * ONE) for part in (LONGEST if late else LONGEST_ALONE)]
-
-    def longer(held: dict[int, tuple[int, set[int]]], turn: int, get: bool) -> int:
-        """New slots of the starving rank where the last ones are over, for the rank with most data; and the rest of
-        them."""
-        begin, size, remains = starts[turn], starts[turn + 1] - starts[turn], 0
-        much = half.ready(lone) if get else half.left[lone].copy()
-        for rail in sorted((rail for rail in held if held[rail][0] <= begin), key=lambda rail: (rail + turn) % ranks):
-            busy = {k for end, peers in held.values() if end > begin for k in peers}
-            end, room, own = starts[turn + 1], size, set[int]()
-            while room > 2 * cost and (some := [k for k in on[rail] if k not in own and much[k]]):
-                k = max(some, key=lambda k: (k not in busy, int(much[k]), k))
-                most = int(much[k])
-                if not own:
-                    end = max(end, starts[bisect_right(starts, begin + min(longest[get], most)) - 1])
-                    room = end - begin
-                part = min(most, room - cost)
-                half.put(*((k, lone) if get else (lone, k)), rail, begin, end, part)
-                room, much[k] = room - part - cost, much[k] - part
-                counts[get] += 1
-                own.add(k)
-            held[rail] = end, own
-            remains += room
-        return remains
-
-    for turn, (begin, end) in enumerate(pairwise(starts)):
-        if end - begin <= min(2 * cost, brief):  # one of the first: nobody sends, as the starving server does not
-            continue
-        half.land(begin)
-        longer(sending, turn, False)
-        remains = longer(getting, turn, True)
-        idle += remains
-        late_out, late_in = (
-            end - half.served.sum(axis) * ONE // np.maximum(half.needs.sum(axis), 1) for axis in (1, 0)
-        )
-        limit = half.left.copy()
-        for k in late:
-            limit[:, k] = half.ready(k)
-        order = sorted(rails, key=lambda rail: (rail + turn) % ranks)
-        senders, receivers = (np.array([others_on[rail] for rail in order]) for _ in range(2))
-        for place, rail in enumerate(order):
-            senders[place, list(getting.get(rail, (0, ()))[1])] = False
-            receivers[place, list(sending.get(rail, (0, ()))[1])] = False
-        before = half.served.copy()
-        chunks = exchanged(
-            senders, receivers, begin, end, cost, ONE, TIES,
-            half.needs, half.served, limit, late_out[:, None] + late_in, ties,
-        )  # fmt: skip
-        half.left -= half.served - before
-        chunks[:, 0] = np.array(order)[chunks[:, 0]]
-        half.put_all(chunks, begin, end)
+    found, idle, sent, received = matchings.starving_steps(
+        lone=lone, gap=int(margin * ONE), cost=cost, one=ONE, tie=TIES, slack=SLACK,
+        brief=int(np.diff(starts).max()) // 2 if len(ends) else 0,
+        longest=np.array([int(part * ONE) for part in (LONGEST if late else LONGEST_ALONE)]),
+        starts=starts, live=np.array([[rail in mine for mine in live] for rail in range(1 + max(map(max, live)))]),
+        late=np.array(late, np.int64), raw=half.raw, needs=half.needs, part=half.parts, begins=half.begins,
+        gaps=half.gaps, left=(left := half.needs.copy()), served=np.zeros_like(half.raw),
+        ties=(ids[:, None] * 7919 + ids * 104729) % TIES,
+    )  # fmt: skip
     whole = len(live[lone]) * ONE
-    return half.slots, 1 - Fraction(whole - idle - counts[True] * cost, whole - counts[False] * cost)
+    less = 1 - Fraction(whole - idle - received * cost, whole - sent * cost)
+    rail, i, k, much, begin, size = found.T
+    slots = SlotColumns(i * ranks + k, begin * (HALF // ONE), size * (HALF // ONE), rail, much)
+    slots = slots.at(np.lexsort((rail, size, begin, slots.pair)))
+    # What is left over at the end goes to each pair's last one.
+    last = np.flatnonzero(np.diff(slots.pair, append=-1))
+    slots.weight[last] += np.maximum(left.ravel()[slots.pair[last]], 0)
+    return slots, less
 
 
 # Steps of many lengths, where one server starves: it alone sets the bound, and is the hub of nothing.
@@ -981,7 +844,6 @@ class OneStarves(Finder):
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
         """All transfers; where others have time to spare, held back in the second half."""
         live, of = live_nics(cluster), hub_parts(cluster, recipe.last)
-        times = _slots(cluster, of, recipe)[0]()
         borders = [granule(end * nbytes, nbytes) for end in accumulate(of.shares[:-1], initial=Fraction(0))]
         section = list(pairwise([*borders, nbytes]))
         via: dict[int, list[tuple[int, tuple[int, int]]]] = {}  # hub -> (slow rank, bytes that it adds last to)
@@ -1005,19 +867,33 @@ class OneStarves(Finder):
             own = [SectionPart(Kind.RESULT, i, *part) for part in (plain[i], *(part for s, part in late[i] if s != k))]
             return [SectionPart(Kind.FINAL, k, *part) for s, part in late[k] if s == i] + own
 
-        cuts, adding = Cuts(), {*short_of_nics(cluster)}
-        for i, k in permutations(range(len(live)), 2):
-            # The second half is the first one's mirror image, in which k sends to i.
-            usual = [Slot(0, 1, min({*live[i]} & {*live[k]}), 1)]
-            slots, back = (times.get(pair) or usual for pair in ((i, k), (k, i)))
-            back = mirrored(back)
-            first, second = joined(gathered(i, k)), joined(spread(i, k))
+        ranks, adding = len(live), {*short_of_nics(cluster)}
+        slots = _slots(cluster, of, recipe)[0].with_all(live, 0)
+        back = slots.mirrored(ranks)
+        there, again = (np.bincount(each.pair, minlength=ranks**2) for each in (slots, back))
+        firsts, seconds = dict[int, list[SectionPart]](), dict[int, list[SectionPart]]()
+        pairs, pieces, counts = list[tuple[int, int, int]](), list[SectionPart](), list[int]()
+        for i, k in permutations(range(ranks), 2):
+            at = i * ranks + k
             if i in adding or k in adding:
-                cuts.add(i, k, first, slots)
-                cuts.add(i, k, second, back, HALF)
-            else:  # what is too much for one half goes on into the other
-                cuts.add(i, k, first + second, whole(slots, back))
-        rows, held = cuts.rows(), None
+                for mine, count in ((joined(gathered(i, k)), there[at]), (joined(spread(i, k)), again[at])):
+                    pairs.append((i, k, len(mine)))
+                    pieces += mine
+                    counts.append(count)
+            else:  # what is too much for one half goes on into the other; all others have as much for it, it for all
+                first = firsts.get(k) or firsts.setdefault(k, joined(gathered(i, k)))
+                second = seconds.get(i) or seconds.setdefault(i, joined(spread(i, k)))
+                pairs.append((i, k, len(first) + len(second)))
+                pieces += first
+                pieces += second
+                counts.append(there[at] + again[at])
+        others = np.array([rank not in adding for rank in range(ranks)])
+        both = (others[:, None] & others).ravel()  # both halves carry as much
+        slots, back = (
+            each._replace(weight=each.weight * np.where(both, other.carried(ranks), 1)[each.pair])
+            for each, other in ((slots, back), (back, slots))
+        )
+        rows, held = cut_rows(pairs, pieces, slots.then(back), counts), None
         if have_spare_time([*map(len, live)]):
             length = longest_step(recipe.segments, recipe.growth)
             if length > (recipe.margin + recipe.chunk) * HALF:  # there is time to hear of the step before
@@ -1066,9 +942,7 @@ def fitted(recipe: DirectExchange, cluster: Cluster) -> Fraction:
     return last
 
 
-def _slots(
-    cluster: Cluster, of: Parts, recipe: DirectExchange
-) -> tuple[Callable[[], dict[tuple[int, int], list[Slot]]], Fraction]:
+def _slots(cluster: Cluster, of: Parts, recipe: DirectExchange) -> tuple[SlotColumns, Fraction]:
     """`greedy_slots`, of rails in the order of their ranks: which NICs are dead makes no difference."""
     live = live_nics(cluster)
     ranks = Counter(rail for mine in live for rail in mine)
@@ -1082,11 +956,7 @@ def _slots(
         recipe.margin,
         recipe.chunk,
     )
-
-    def named() -> dict[tuple[int, int], list[Slot]]:
-        return {pair: [slot._replace(nic=rails[slot.nic]) for slot in own] for pair, own in slots().items()}
-
-    return named, idle
+    return slots._replace(nic=np.array(rails)[slots.nic]), idle
 
 
 def _turned(of: Sequence[tuple[int, tuple[int, int]]]) -> list[tuple[int, tuple[int, int]]]:
@@ -1123,8 +993,11 @@ def growing_ends(count: int, growing: int, growth: Fraction) -> tuple[int, ...]:
 
 def steady_steps(
     live: Sequence[Sequence[int]], shares: Sequence[Fraction], ends: Sequence[int], margin: Fraction, chunk: Fraction
-) -> dict[tuple[int, int], list[Slot]]:
-    """(sender, receiver) -> its slots in the first half, by time. Pure, and the same on every rank.
+) -> SlotColumns:
+    """The slots of the first half, of each pair by time. Pure, and the same on every rank.
+
+    In each step a slow server sends data to the hubs that it has sent fewest chunks; slow servers on the same rails
+    take the same hubs. It is sent results by the hub that has most for it. Then each rail has a matching of the hubs.
 
     live : the rails of each rank; shares : each rank's part of the data as a hub, 0 of those that starve; ends : of
     steps, in `ONE`; margin : part of the half from the end of a slot to when its bytes are counted on; chunk : part of
@@ -1135,16 +1008,25 @@ def steady_steps(
     pairs = part[:, None] + part  # what two have for each other
     section = np.maximum(np.broadcast_to(part * (PLACES // FULL_HUB), pairs.shape), 1)
     quiet = quiet_rails(live, slow)
+    rails, ids = sorted({rail for mine in live for rail in mine}), np.arange(len(live))
+    on = np.array([[rail in mine for mine in live] for rail in rails])
     # A pair's total is known once all steps are found: the first time equal totals are assumed.
     for left_alone in (frozenset[int](), quiet):
-        half = _SeveralHalf(live, slow, section, pairs, int(margin * ONE), int(chunk * ONE), left_alone)
-        for turn, (begin, end) in enumerate(pairwise([0, *ends])):
-            half.step(turn, begin, end)
+        found = matchings.steady_steps(
+            gap=int(margin * ONE), cost=int(chunk * ONE), tie=TIES, slack=SLACK, places=PLACES, coarse=COARSE,
+            ends=np.array([0, *ends]), rail=np.array(rails), live=on,
+            quiet=np.array([rail in left_alone for rail in rails]), hub=part > 0, slow=np.array(slow), section=section,
+            ties=(ids[:, None] * 7919 + ids * 104729) % TIES,
+            weight=FULL_HUB * FULL_HUB // np.maximum(pairs, 1),  # what two have had counts more, as they need less
+            sent=(sent := np.zeros_like(pairs)),
+        )  # fmt: skip
         # A hub sends another hub results of its own section in the other half, too, where it is sent the rest.
-        section = np.maximum((half.sent + half.sent.T) * part // np.maximum(pairs, 1), 1)
+        section = np.maximum((sent + sent.T) * part // np.maximum(pairs, 1), 1)
         if quiet:  # hubs have what slow servers have for them, and no more
             section[:] = section[slow[0]]
-    return half.slots
+    src, dst, nic, begin, size, much = found.T
+    slots = SlotColumns(src * len(live) + dst, begin * (HALF // ONE), size * (HALF // ONE), nic, much)
+    return slots.at(np.argsort(slots.pair, kind="stable"))
 
 
 def quiet_rails(live: Sequence[Sequence[int]], slow: Sequence[int]) -> frozenset[int]:
@@ -1153,107 +1035,6 @@ def quiet_rails(live: Sequence[Sequence[int]], slow: Sequence[int]) -> frozenset
     theirs = frozenset(rail for rank in slow for rail in live[rank])
     free = min(len({*mine} - theirs) for rank, mine in enumerate(live) if rank not in slow)
     return theirs if len(slow) == 2 and free > 2 * len(live[slow[0]]) else frozenset()
-
-
-class _SeveralHalf:
-    """The data sent so far, and the data that is ready."""
-
-    def __init__(
-        self,
-        live: Sequence[Sequence[int]],
-        slow: Sequence[int],
-        section: Ints,
-        pairs: Ints,
-        gap: int,
-        cost: int,
-        quiet: frozenset[int],
-    ) -> None:
-        self.live, self.slow, self.section, self.gap, self.cost, self.quiet = live, slow, section, gap, cost, quiet
-        self.rails = sorted({rail for mine in live for rail in mine})
-        self.weight = FULL_HUB * FULL_HUB // np.maximum(pairs, 1)  # what two have had counts more, as they need less
-        self.hubs = [rank for rank in range(len(live)) if rank not in slow]
-        self.sent, self.landed = np.zeros_like(section), np.zeros_like(section)
-        self.slots: dict[tuple[int, int], list[Slot]] = {}
-        self.flying: list[tuple[int, int | Ints, int | Ints, int | Ints]] = []  # end, from, to, amounts
-        ids = np.arange(len(live))
-        self.ties = (ids[:, None] * 7919 + ids * 104729) % TIES
-
-    def step(self, turn: int, begin: int, end: int) -> None:
-        """One step, from `begin` to `end`."""
-        for _, i, k, amounts in [each for each in self.flying if each[0] <= begin - self.gap]:
-            self.landed[i, k] += amounts
-        self.flying = [each for each in self.flying if each[0] > begin - self.gap]
-        if end - begin <= 2 * self.cost:
-            return
-        rails = sorted(self.rails, key=lambda rail: (rail + turn) % (1 + max(self.rails)))
-        into, out = ({rail: set[int]() for rail in rails} for _ in range(2))
-        for rank in self.slow:
-            mine = [rail for rail in rails if rail in self.live[rank]]
-            self._data(rank, begin, end, mine, into)
-            self._results(rank, begin, end, mine, out)
-        for rail in rails:
-            if rail not in self.quiet:
-                self._rest(rail, begin, end, into[rail], out[rail])
-
-    def _data(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
-        """A slow server's data: to the hubs that it has sent fewest chunks. The others, on the same rails, take the
-        same hubs."""
-        weight = self.weight[rank].tolist()
-        chunks = {k: len(self.slots.get((rank, k), ())) * weight[k] for k in self.hubs}
-        for rail in rails:
-            had = (self.sent[rank] * self.weight[rank]).tolist()
-            k = max(self._hubs(rail, taken), key=lambda k: (-chunks[k], -had[k], k))
-            self._put(rank, k, rail, begin, end, end - begin - self.cost)
-            chunks[k] += weight[k]
-            taken[rail].add(k)
-
-    def _results(self, rank: int, begin: int, end: int, rails: Sequence[int], taken: dict[int, set[int]]) -> None:
-        """Results to a slow server: from the hub that has most, a full chunk at most, and of these from the one that
-        has exchanged least with it."""
-        room = end - begin - self.cost
-        places = self.landed * PLACES // self.section
-        np.fill_diagonal(places, 2**62)
-        known = places.min(0)
-        known = (known - known // SLACK) * self.section[rank] // PLACES
-        for rail in rails:
-            had = ((self.sent[rank] + self.sent[:, rank]) * self.weight[rank]).tolist()
-            ready = np.minimum(known - self.sent[:, rank], room).tolist()
-            k = max(self._hubs(rail, taken), key=lambda k: (ready[k], -had[k], k))
-            if ready[k] > 0:
-                self._put(k, rank, rail, begin, end, ready[k])
-                taken[rail].add(k)
-
-    def _rest(self, rail: int, begin: int, end: int, into: set[int], out: set[int]) -> None:
-        """Among hubs, where there are quiet rails as much as they have for each other."""
-        rows, cols = (self._hubs(rail, {rail: taken}) for taken in (out, into))
-        had = self.sent * self.weight >> COARSE
-        worth = self.ties - had * had * TIES
-        much = np.full_like(worth, end - begin - self.cost)
-        if self.quiet:
-            much = np.minimum(much, self.section - self.sent)
-        np.fill_diagonal(much, 0)
-        worth[much <= 0] = -(2**62)
-        taken = assigned(worth[np.ix_(rows, cols)])
-        i, k = np.array(rows, np.int64)[taken >= 0], np.array(cols, np.int64)[taken[taken >= 0]]
-        goes = much[i, k] > 0
-        i, k = i[goes], k[goes]
-        amounts = much[i, k]
-        self.sent[i, k] += amounts
-        self.flying.append((end, i, k, amounts))
-        for pair, amount in zip(zip(i.tolist(), k.tolist(), strict=True), amounts.tolist(), strict=True):
-            self._slot(pair, rail, begin, end, amount)
-
-    def _hubs(self, rail: int, taken: Mapping[int, set[int]]) -> list[int]:
-        return [k for k in self.hubs if rail in self.live[k] and k not in taken[rail]]
-
-    def _slot(self, pair: tuple[int, int], rail: int, begin: int, end: int, much: int) -> None:
-        slot = Slot(begin * (HALF // ONE), (end - begin) * (HALF // ONE), rail, much)
-        self.slots.setdefault(pair, []).append(slot)
-
-    def _put(self, i: int, k: int, rail: int, begin: int, end: int, much: int) -> None:
-        self._slot((i, k), rail, begin, end, much)
-        self.sent[i, k] += much
-        self.flying.append((end, i, k, much))
 
 
 # Steady steps, where two servers or more starve: all of them send and are sent results all the time.
@@ -1292,17 +1073,20 @@ class SeveralStarve(Finder):
         ends = growing_ends(recipe.segments, recipe.growing, recipe.growth)
         slots = steady_steps(live, shares, ends, recipe.margin, recipe.chunk)
         bounds = cuts_by(0, nbytes, [shares[rank] for rank in hubs]).tolist()
-        section, cuts = dict(zip(hubs, pairwise(bounds), strict=True)), Cuts()
+        section, pairs, pieces = dict(zip(hubs, pairwise(bounds), strict=True)), [], list[SectionPart]()
         for i, k in permutations(range(len(live)), 2):
-            pieces = [SectionPart(Kind.RAW, k, *section[k])] if k in section else []
-            pieces += [SectionPart(Kind.RESULT, i, *section[i])] if i in section else []
-            if not pieces:  # slow servers, which need not have a rail in common
-                continue
-            back = (slot._replace(begin=slot.begin + HALF) for slot in mirrored(slots.get((k, i), [])))
-            # With few steps and many ranks some pairs have had no turn.
-            mine = [*slots.get((i, k), []), *back] or [Slot(HALF, 1, min({*live[i]} & {*live[k]}), 1)]
-            cuts.add(i, k, pieces, mine)
-        return Timed(cuts.rows(), {}, None)
+            mine = [SectionPart(Kind.RAW, k, *section[k])] if k in section else []
+            mine += [SectionPart(Kind.RESULT, i, *section[i])] if i in section else []
+            if mine:  # slow servers have nothing for each other
+                pairs.append((i, k, len(mine)))
+                pieces += mine
+        # With few steps and many ranks some pairs have had no turn.
+        slots = slots.then(slots.mirrored(len(live))).with_all(live, HALF)
+        counts = np.bincount(slots.pair, minlength=len(live) ** 2)
+        served = np.zeros(len(counts), np.bool_)
+        served[[i * len(live) + k for i, k, _ in pairs]] = True
+        rows = cut_rows(pairs, pieces, slots.at(served[slots.pair]), counts[served])
+        return Timed(rows, {}, None)
 
     def growing(self, recipe: DirectExchange) -> int:
         return min(recipe.growing, recipe.segments)
@@ -1429,16 +1213,21 @@ class DirectExchange(Recipe):
         with no_collection():
             order, arranged = fewest_nics_first(in_lanes(cluster, self.lanes))
             routes, (rows, after, held) = Routes(cluster), finder.timed(self, arranged, nbytes)
+            floor, none = np.zeros(len(order), np.int64), np.empty(0, np.int64)
+            floor[order[[*after]]] = [*after.values()]
             rows = rows._replace(
                 src=order[rows.src],
                 dst=order[rows.dst],
                 hub=order[rows.hub],
                 key=rows.key * self.lanes + rows.nic % self.lanes,  # a NIC's lanes one after the other
             )
-            after = {int(order[hub]): end for hub, end in after.items()}
             used = [mine for _, mine in sorted(zip(order.tolist(), finder.used(arranged), strict=True))]
             ports = nic_ports(cluster, routes, nics_of(used, self.lanes))
-            return scheduled(rows, dependencies(rows, after), ports, routes, nbytes, ordered=True, held=held)
+            nics = 1 + int(rows.nic.max(initial=0))
+            columns = {name: getattr(rows, name) for name in ("src", "kind", "hub", "start", "stop", "key")}
+            columns["nic"] = rows.src * nics + rows.nic
+            by_time, ptr, dep = in_order(columns, floor, held or (none, none), len(order) * nics, MOST_KEPT)
+            return scheduled(rows, by_time, (ptr, dep), ports, routes, nbytes)
 
     def check(self, cluster: Cluster) -> None:
         super().check(cluster)

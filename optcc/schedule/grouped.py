@@ -6,18 +6,17 @@ exchange among all. But a chunk is gathered from S-1 + G-1 others instead of P-1
 far fewer chunks where there are many servers. Where pods are the groups, their uplinks carry the data once each way, as
 the bound demands.
 
-The route of a chunk is a tree (`trees`), the time of each transfer is found in steps (`GroupSteps`). A plan
+The route of a chunk is a tree (`trees`), the time of each transfer is found in steps (`group_moves`). A plan
 holds the groups and the number of chunks; the rest follows from the cluster.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from heapq import heappop, heappush
 from itertools import chain, combinations
 from math import ceil, isqrt, sqrt
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
@@ -26,8 +25,8 @@ import numpy as np
 
 from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import Schedule
-from optcc.schedule.direct import Ints, Kind, Used, rows_of, scheduled
-from optcc.schedule.matchings import assigned
+from optcc.schedule.direct import DirectRows, Ints, Kind, Used, scheduled
+from optcc.schedule.matchings import group_steps
 from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, pace_lines, pod_numbers, uplinks
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
 from optcc.schedule.routes import Routes, no_collection
@@ -155,144 +154,47 @@ def _one_level(sizes: Sequence[int], last: int) -> GroupWork:
 
 UNIT = 2**16
 """Units of time in a step: whole numbers, so that every rank finds the same steps."""
-ONE_MORE, NEVER = 2**32, 2**40
-"""Weight of one more transfer, above all due times; due time of nothing."""
+ONE_MORE = 2**32
+"""Weight of one more transfer, above all due times."""
 
 
-class GroupMove(NamedTuple):
-    """A transfer of a chunk on a rail in a step; `down`: of its result, not of a sum."""
+class GroupMoves(NamedTuple):
+    """Transfers of chunks in columns, int64 (moves,), in order of steps; `down`: 1 for a result, 0 for a sum."""
 
-    step: int
-    src: int
-    dst: int
-    rail: int
-    chunk: int
-    down: bool
+    step: Ints
+    src: Ints
+    dst: Ints
+    rail: Ints
+    chunk: Ints
+    down: Ints
 
 
-class GroupSteps:
-    """All transfers, in order of steps: `found`. On the way, the ready ones between each two ranks, the first due
-    first.
+def group_moves(
+    trees: Sequence[Sequence[int]],
+    groups: Sequence[int],
+    used: Sequence[Iterable[int]],
+    uplinks: Sequence[Fraction | None],
+    apart: int | None,
+) -> GroupMoves:
+    """All transfers.
 
     trees : of each chunk, towards whom each rank sends its sum, the last one -1; groups : of each rank its group, 0 to
     G-1; used : of each rank the rails that it serves, any two ranks one in common; uplinks : of each group, how many
     chunks cross its border at a time, each way, None: any number; apart : the rank that adds last of all to the first
     half of the chunks, None: there is none
     """
-
-    def __init__(
-        self,
-        trees: Sequence[Sequence[int]],
-        groups: Sequence[int],
-        used: Sequence[Iterable[int]],
-        uplinks: Sequence[Fraction | None],
-        apart: int | None,
-    ) -> None:
-        self.trees, self.groups, self.apart = trees, groups, apart
-        ranks, served = len(groups), [{*rails} for rails in used]
-        nics = [len(rails) for rails in served]
-        self.half = UNIT * max(-(-len(trees) * (ranks - 1) // sum(nics)), -(-len(trees) // (2 * min(nics))))
-        rails = sorted(set().union(*served))
-        self.on = {rail: np.array([r for r in range(ranks) if rail in served[r]]) for rail in rails}
-        self.uplinks = [None if link is None else max(1, int(link)) for link in uplinks]
-        self.crossing = np.not_equal.outer(np.array(groups), np.array(groups))
-        self.children: list[Mapping[int, list[int]]] = []
-        self.missing: list[dict[int, int]] = []
-        self.ready: dict[tuple[int, int], list[tuple[int, int, bool]]] = defaultdict(list)
-        self.due = np.full((ranks, ranks), NEVER)
-        self.found: list[GroupMove] = []
-        for chunk, parents in enumerate(trees):
-            children: dict[int, list[int]] = {}
-            for rank, parent in enumerate(parents):
-                children.setdefault(parent, []).append(rank)
-            self.children.append(children)
-            self.missing.append({rank: len(own) for rank, own in children.items()})
-            for rank, parent in enumerate(parents):
-                if rank not in children:
-                    self._offer(rank, parent, chunk, False)
-        landing: dict[int, list[GroupMove]] = defaultdict(list)
-        step, left = 0, 2 * len(trees) * (ranks - 1)
-        while left:
-            for move in landing.pop(step, ()):
-                self._landed(move)
-            moves = self._step(step, rails[step % len(rails) :] + rails[: step % len(rails)])
-            landing[step + LANDS] += moves
-            self.found += moves
-            step, left = step + 1, left - len(moves)
-
-    def _offer(self, src: int, dst: int, chunk: int, down: bool) -> None:
-        """The transfer is ready from now on."""
-        count, passed_on = len(self.trees), (dst if down else src) in self.children[chunk]
-        if self.apart is None:
-            place, of = chunk, count
-        elif self.apart in (src, dst):  # it serves both halves of the chunks all the time
-            of = (count + 1) // 2
-            place, passed_on = chunk % of, True
-        else:  # first sums that it adds last to, and their results last
-            place, of = (chunk + down * (count // 2)) % count, count
-        # What is passed on has three hops left, each of LANDS steps.
-        due = self.half * down + self.half * place // of - 3 * LANDS * UNIT * passed_on
-        heappush(self.ready[src, dst], (due, chunk, down))
-        self.due[src, dst] = self.ready[src, dst][0][0]
-
-    def _landed(self, move: GroupMove) -> None:
-        """The receiver may now have everything that it waits for."""
-        rank, chunk, parents = move.dst, move.chunk, self.trees[move.chunk]
-        if not move.down:
-            self.missing[chunk][rank] -= 1
-            if self.missing[chunk][rank]:
-                return
-            if parents[rank] >= 0:
-                self._offer(rank, parents[rank], chunk, False)
-                return
-        for child in self.children[chunk].get(rank, ()):
-            self._offer(rank, child, chunk, True)
-
-    def _step(self, step: int, rails: Sequence[int]) -> list[GroupMove]:
-        """The transfers of this step, rail by rail."""
-        found: list[GroupMove] = []
-        crossed: Counter[tuple[int, bool]] = Counter()  # by group, and whether it leaves
-        for turn, rail in enumerate(rails):
-            here = self.on[rail]
-            due = self.due[np.ix_(here, here)]
-            if any(self.uplinks):
-                self._keep_room(due, here, crossed, Fraction(turn + 1, len(rails)))
-            can = due != NEVER
-            into = assigned(np.where(can, ONE_MORE + step * UNIT - due, 0))
-            goes = can[np.arange(len(here)), into]
-            for src, dst in zip(here[goes].tolist(), here[into[goes]].tolist(), strict=True):
-                own = self.ready[src, dst]
-                _, chunk, down = heappop(own)
-                self.due[src, dst] = own[0][0] if own else NEVER
-                if self.groups[src] != self.groups[dst]:
-                    crossed[self.groups[src], True] += 1
-                    crossed[self.groups[dst], False] += 1
-                found.append(GroupMove(step, src, dst, rail, chunk, down))
-        return found
-
-    def _keep_room(self, due: Ints, here: Ints, crossed: Mapping[tuple[int, bool], int], part: Fraction) -> None:
-        """Leave out of `due` the transfers that uplinks have no room for; transfers due first have precedence.
-
-        due : of what can go between the ranks `here` of a rail; crossed : so many did in this step, by group and way;
-        part : of the step, up to this rail
-        """
-        room = {
-            (group, out): 2**62 if link is None else int(link * part) - crossed.get((group, out), 0)
-            for group, link in enumerate(self.uplinks)
-            for out in (True, False)
-        }
-        src, dst = np.nonzero((due != NEVER) & self.crossing[np.ix_(here, here)])
-        first = np.argsort(due[src, dst], kind="stable")
-        sends, receives = set[int](), set[int]()  # each one chunk at most
-        for a, z in zip(src[first].tolist(), dst[first].tolist(), strict=True):
-            out, into = (self.groups[here[a]], True), (self.groups[here[z]], False)
-            if (a in sends or room[out] > 0) and (z in receives or room[into] > 0):
-                room[out] -= a not in sends
-                room[into] -= z not in receives
-                sends.add(a)
-                receives.add(z)
-            else:
-                due[a, z] = NEVER
+    ranks, served = len(groups), [{*rails} for rails in used]
+    nics = [len(rails) for rails in served]
+    rails = sorted(set().union(*served))
+    found = group_steps(
+        apart=-1 if apart is None else apart, lands=LANDS, unit=UNIT, one_more=ONE_MORE,
+        half=UNIT * max(-(-len(trees) * (ranks - 1) // sum(nics)), -(-len(trees) // (2 * min(nics)))),
+        parent=np.array(trees, np.int64), group=np.array(groups, np.int64),
+        on=np.array([[rail in mine for mine in served] for rail in rails]),
+        uplink=np.array([-1 if link is None else max(1, int(link)) for link in uplinks], np.int64),
+    )  # fmt: skip
+    moves = GroupMoves(*found.T)
+    return moves._replace(rail=np.array(rails)[moves.rail])
 
 
 MAX_MOVES = 2**20
@@ -320,17 +222,15 @@ class GroupedExchange(Recipe):
             used, routes = nics_of(cluster), Routes(cluster)
             links = links_of(cluster, self.groups)
             parents = [tree.parents for tree in self.trees(cluster)]
-            moves = GroupSteps(parents, self.groups, used, links, self.apart).found
-            cuts = even_cuts(0, nbytes, self.segments).tolist()
-            kept = [move for move in moves if cuts[move.chunk] < cuts[move.chunk + 1]]
-            kinds = Kind.RAW, Kind.RESULT
-            rows = rows_of(
-                [
-                    (m.src, m.dst, m.step, kinds[m.down], 0, cuts[m.chunk], cuts[m.chunk + 1], m.rail, m.chunk)
-                    for m in kept
-                ]
-            )
-            return scheduled(rows, [dependencies(kept, parents)], nic_ports(cluster, routes, used), routes, nbytes)
+            moves = group_moves(parents, self.groups, used, links, self.apart)
+            cuts = even_cuts(0, nbytes, self.segments)
+            kept = GroupMoves(*(column[(cuts[1:] > cuts[:-1])[moves.chunk]] for column in moves))
+            kind = np.where(kept.down, Kind.RESULT, Kind.RAW)
+            bytes_of = cuts[kept.chunk], cuts[kept.chunk + 1]
+            hub = np.zeros_like(kind)
+            rows = DirectRows(kept.src, kept.dst, kept.step, kind, hub, *bytes_of, kept.rail, kept.chunk)
+            order, waits = in_place(rows.key, *dependencies(kept, parents))
+            return scheduled(rows, order, waits, nic_ports(cluster, routes, used), routes, nbytes)
 
     def trees(self, cluster: Cluster) -> list[GroupTree]:
         """The tree of each chunk."""
@@ -426,23 +326,34 @@ class GroupedExchange(Recipe):
         return replace(self, apart=lone(cluster, self.groups)) if grouped(cluster) else None
 
 
-def dependencies(moves: Sequence[GroupMove], parents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
+def dependencies(moves: GroupMoves, parents: Sequence[Sequence[int]]) -> tuple[Ints, Ints]:
     """(row that waits, row that it waits for): a sum waits for all contributions to it, a result for the sender's own
     result. At the rank that adds last, a result waits for all contributions."""
-    sums: dict[tuple[int, int], list[int]] = defaultdict(list)
-    results: dict[tuple[int, int], list[int]] = {}
-    for row, move in enumerate(moves):
-        if move.down:
-            results[move.chunk, move.dst] = [row]
-        else:
-            sums[move.chunk, move.dst].append(row)
-    waits, on = list[int](), list[int]()
-    for row, move in enumerate(moves):
-        here = move.chunk, move.src
-        landed = results[here] if move.down and parents[move.chunk][move.src] >= 0 else sums.get(here, [])
-        waits += [row] * len(landed)
-        on += landed
-    return np.array(waits, np.int64), np.array(on, np.int64)
+    tree, (chunks, ranks) = np.array(parents), (len(parents), len(parents[0]))
+    at, down = moves.chunk * ranks + moves.dst, moves.down > 0
+    here, result = moves.chunk * ranks + moves.src, np.empty(chunks * ranks, np.int64)
+    result[at[down]] = np.flatnonzero(down)
+    sums = np.flatnonzero(~down)
+    sums = sums[np.argsort(at[sums], kind="stable")]
+    counts = np.bincount(at[sums], minlength=chunks * ranks)
+    begin = np.cumsum(counts) - counts
+    passed = down & (tree[moves.chunk, moves.src] >= 0)
+    own = np.where(passed, 0, counts[here])
+    waits = np.repeat(np.arange(len(at)), own)
+    place = np.arange(len(waits)) - np.repeat(np.cumsum(own) - own, own)
+    on = sums[np.repeat(begin[here], own) + place]
+    return np.concatenate((waits, np.flatnonzero(passed))), np.concatenate((on, result[here[passed]]))
+
+
+def in_place(key: Ints, waits: Ints, on: Ints) -> tuple[Ints, tuple[Ints, Ints]]:
+    """The rows by time, after what they wait for, and by place in that order the places that each waits for, CSR."""
+    key = key.copy()
+    np.maximum.at(key, waits, key[on] + 1)
+    order, place = np.argsort(key, kind="stable"), np.empty(len(key), np.int64)
+    place[order] = np.arange(len(order))
+    waits, on = place[waits], place[on]
+    by_row = np.lexsort((on, waits))
+    return order, (np.concatenate(([0], np.cumsum(np.bincount(waits, minlength=len(key))))), on[by_row])
 
 
 def nics_of(cluster: Cluster) -> Used:

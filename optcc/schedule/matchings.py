@@ -1,4 +1,4 @@
-"""The slowest parts of planning direct exchange, in C: matchings of greatest worth, cuts, dependencies of transfers."""
+"""The slowest parts of planning direct exchange, in C: matchings of greatest worth, steps, cuts, dependencies."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.machine.native import array, call, struct
+from optcc.errors import InputError
+from optcc.machine.native import NativeCode, array, call, struct
 
 Ints = NDArray[np.int64]
 
@@ -23,40 +24,6 @@ def assigned(worth: NDArray[Any]) -> Ints:
     found = np.empty(len(worth), np.int64)
     call("planning_assign", *worth.shape, np.ascontiguousarray(worth, np.float64), found)
     return found
-
-
-_Step = struct(
-    "exchange_step",
-    {
-        **dict.fromkeys(("rails", "ranks", "begin", "end", "cost", "one", "tie"), int),
-        **dict.fromkeys(("senders", "receivers"), array(np.bool_, "rails", "ranks")),
-        "needs": array(np.int64, "ranks", "ranks"),
-        **dict.fromkeys(("served", "limit"), array(np.int64, "ranks", "ranks", written=True)),
-        **dict.fromkeys(("late", "ties"), array(np.int64, "ranks", "ranks")),
-        "found": array(np.int64, "rails", "ranks", 4, written=True),
-    },
-)
-
-
-def exchanged(
-    senders: NDArray[np.bool_], receivers: NDArray[np.bool_], begin: int, end: int, cost: int, one: int, tie: int,
-    needs: Ints, served: Ints, limit: Ints, late: Ints, ties: Ints,
-) -> Ints:  # fmt: skip
-    """One step: on each rail a matching of the pairs furthest behind. Returns (chunks, 4): place of the rail, sender,
-    receiver, amount. Updates `served` and `limit`.
-
-    senders, receivers : (rails, ranks), the ranks that may; begin, end : of the step, in `one`; cost : of a chunk
-    needs, served, limit : (ranks, ranks), a pair's total, the amount sent, and the amount that is ready
-    late : amount added to a pair's delay; ties : (ranks, ranks), less than `tie`, settles ties
-    """
-    rails, ranks = senders.shape
-    found, count = np.empty((rails, ranks, 4), np.int64), ctypes.c_int64()
-    step = _Step(
-        rails=rails, ranks=ranks, begin=begin, end=end, cost=cost, one=one, tie=tie, senders=senders,
-        receivers=receivers, needs=needs, served=served, limit=limit, late=late, ties=ties, found=found,
-    )  # fmt: skip
-    call("planning_exchange", step, count)
-    return found.reshape(-1, 4)[: count.value]
 
 
 _Cuts = struct(
@@ -90,40 +57,137 @@ def cut(pair: Ints, piece: Ints, slot: Ints, limits: tuple[int, int, int, int]) 
     return found[:, : count.value].copy()
 
 
-def grouped_by(numbers: Ints, count: int) -> tuple[Ints, Ints]:
-    """(ptr, places), CSR: the places in `numbers` of each number from 0 to `count` - 1, ascending."""
-    ptr, places = np.empty(count + 1, np.int64), np.empty(len(numbers), np.int64)
-    call("planning_group", len(numbers), np.ascontiguousarray(numbers, np.int64), count, ptr, places)
-    return ptr, places
-
-
 _Rows = struct(
     "exchange_rows",
     {
-        **dict.fromkeys(("rows", "ordered", "waits", "most"), int),
-        "order": array(np.int64, "ordered"),
-        **dict.fromkeys(("nics", "keys"), array(np.int64, "rows")),
-        "free": array(np.bool_, "rows"),
-        "ptr": array(np.int64, "rows+1"),
-        "on": array(np.int64, "waits"),
-        "pairs": array(np.int64, "ordered", "most", 2, written=True),
+        **dict.fromkeys(("rows", "ranks", "nics", "held", "waits", "most"), int),
+        **dict.fromkeys(("src", "kind", "hub", "start", "stop", "nic"), array(np.int64, "rows")),
+        "floor": array(np.int64, "ranks"),
+        **dict.fromkeys(("held_row", "held_on"), array(np.int64, "held")),
+        **dict.fromkeys(("key", "order"), array(np.int64, "rows", written=True)),
+        "extra": array(np.int64, "rows", "most", written=True),
+        "latest": array(np.int64, "most", written=True),
+        "ptr": array(np.int64, "rows+1", written=True),
+        "dep": array(np.int64, "waits", written=True),
     },
 )
 
 
-def waited_for_before(
-    order: Ints, nics: Ints, keys: Ints, free: NDArray[np.bool_], ptr: Ints, on: Ints, most: int
-) -> Ints:
-    """(pairs, 2), row that waits and row that it waits for. A row waits for the latest dependencies of earlier rows on
-    its NIC: those of the greatest key, at most `most`, except its own dependencies.
+def in_order(columns: dict[str, Ints], floor: Ints, held: tuple[Ints, Ints], nics: int, most: int) -> tuple[Ints, ...]:
+    """(order, ptr, dep) of a direct exchange's rows: the rows by time, and by place in that order the places that each
+    waits for, CSR, ascending. A row waits for the rows of its hub that share bytes with it, and for the latest `most`
+    dependencies of earlier rows on its NIC.
 
-    order : rows by time; nics : of each row, its NIC's number; free : of rows that do not wait so
-    ptr, on : CSR, what each row waits for by itself
+    columns : `src`, `kind`, `hub`, `start`, `stop`, `key` (when it is due) and `nic` (its number, below `nics`)
+    floor : of each rank, from which byte of its section results wait for data; held : more pairs (row that waits, row
+        that it waits for), which count if the second comes first
     """
-    pairs, count = np.empty((len(order), most, 2), np.int64), ctypes.c_int64()
-    rows = _Rows(
-        rows=len(nics), ordered=len(order), waits=len(on), most=most,
-        order=order, nics=nics, keys=keys, free=free, ptr=ptr, on=on, pairs=pairs,
-    )  # fmt: skip
-    call("planning_order", rows, count)
-    return pairs.reshape(-1, 2)[: count.value]
+    rows, none = len(columns["key"]), np.empty(0, np.int64)
+    given = {name: np.array(column, np.int64) for name, column in columns.items()}
+    given |= {"floor": floor, "held_row": held[0], "held_on": held[1], "latest": np.empty(most, np.int64)}
+    given |= {"order": np.empty(rows, np.int64), "extra": np.empty((rows, most), np.int64)}
+    given |= {"ptr": np.empty(rows + 1, np.int64)}
+    sizes = {"rows": rows, "ranks": len(floor), "nics": nics, "held": len(held[0]), "most": most}
+    call("planning_due", _Rows(**sizes, **given, waits=0, dep=none))
+    dep = np.empty(given["ptr"][-1], np.int64)
+    call("planning_waits", _Rows(**sizes, **given, waits=len(dep), dep=dep))
+    return given["order"], given["ptr"], dep
+
+
+_Starving = struct(
+    "starving_steps",
+    {
+        **dict.fromkeys(("ranks", "rails", "steps", "parts", "late_count", "room", "lone", "gap", "cost"), int),
+        **dict.fromkeys(("one", "tie", "slack", "brief"), int),
+        "longest": array(np.int64, 2),
+        "starts": array(np.int64, "steps+1"),
+        "live": array(np.bool_, "rails", "ranks"),
+        "late": array(np.int64, "late_count"),
+        **dict.fromkeys(("raw", "needs", "ties"), array(np.int64, "ranks", "ranks")),
+        **dict.fromkeys(("part", "begins", "gaps"), array(np.int64, "parts", "ranks", "ranks")),
+        **dict.fromkeys(("left", "served"), array(np.int64, "ranks", "ranks", written=True)),
+        "found": array(np.int64, "room", 6, written=True),
+        **dict.fromkeys(("count", "idle"), array(np.int64, 1, written=True)),
+        "chunks": array(np.int64, 2, written=True),
+    },
+)
+
+
+def starving_steps(**given: Any) -> tuple[Ints, int, int, int]:
+    """Steps of a half where one rank starves: the slots (rail, sender, receiver, amount, begin, size), the time in
+    which its NICs could receive more, and how many chunks it sends and receives. Updates `left` and `served`.
+
+    given : the fields of `starving_steps` in native/planning.h, but for the sizes and what is found
+    """
+    (rails, ranks), steps = given["live"].shape, len(given["starts"]) - 1
+    # On a rail every rank sends a chunk in a step, and the starving rank one to each and gets one of each, at most.
+    found = np.empty((steps * rails * 3 * ranks, 6), np.int64)
+    count, idle, chunks = np.zeros(1, np.int64), np.zeros(1, np.int64), np.zeros(2, np.int64)
+    sizes = {"ranks": ranks, "rails": rails, "steps": steps, "parts": len(given["part"]), "room": len(found)}
+    late = len(given["late"])
+    call(
+        "planning_starving",
+        _Starving(**sizes, late_count=late, found=found, count=count, idle=idle, chunks=chunks, **given),
+    )
+    return found[: count[0]], int(idle[0]), int(chunks[0]), int(chunks[1])
+
+
+_Steady = struct(
+    "steady_steps",
+    {
+        **dict.fromkeys(("ranks", "rails", "steps", "slow_count", "room"), int),
+        **dict.fromkeys(("gap", "cost", "tie", "slack", "places", "coarse"), int),
+        "ends": array(np.int64, "steps+1"),
+        "rail": array(np.int64, "rails"),
+        "live": array(np.bool_, "rails", "ranks"),
+        "quiet": array(np.bool_, "rails"),
+        "hub": array(np.bool_, "ranks"),
+        "slow": array(np.int64, "slow_count"),
+        **dict.fromkeys(("section", "weight", "ties"), array(np.int64, "ranks", "ranks")),
+        "sent": array(np.int64, "ranks", "ranks", written=True),
+        "found": array(np.int64, "room", 6, written=True),
+        "count": array(np.int64, 1, written=True),
+    },
+)
+
+
+def steady_steps(**given: Any) -> Ints:
+    """Steps of a half where several ranks starve: the slots (sender, receiver, rail, begin, size, amount). Updates
+    `sent`.
+
+    given : the fields of `steady_steps` in native/planning.h, but for the sizes and what is found
+    """
+    (rails, ranks), steps = given["live"].shape, len(given["ends"]) - 1
+    found, count = np.empty((steps * rails * 2 * ranks, 6), np.int64), np.zeros(1, np.int64)
+    sizes = {"ranks": ranks, "rails": rails, "steps": steps, "slow_count": len(given["slow"]), "room": len(found)}
+    call("planning_steady", _Steady(**sizes, found=found, count=count, **given))
+    return found[: count[0]]
+
+
+_Grouped = struct(
+    "group_steps",
+    {
+        **dict.fromkeys(("ranks", "chunks", "rails", "groups", "room", "apart", "lands"), int),
+        **dict.fromkeys(("half", "unit", "one_more"), int),
+        "parent": array(np.int64, "chunks", "ranks"),
+        "group": array(np.int64, "ranks"),
+        "on": array(np.bool_, "rails", "ranks"),
+        "uplink": array(np.int64, "groups"),
+        "found": array(np.int64, "room", 6, written=True),
+        "count": array(np.int64, 1, written=True),
+    },
+)
+
+
+def group_steps(**given: Any) -> Ints:
+    """Steps of chunks along trees: the moves (step, sender, receiver, place of the rail, chunk, whether a result).
+
+    given : the fields of `group_steps` in native/planning.h, but for the sizes and what is found
+    Raises InputError where some transfer would wait for ever.
+    """
+    (chunks, ranks), rails = given["parent"].shape, len(given["on"])
+    found, count = np.empty((2 * chunks * (ranks - 1), 6), np.int64), np.zeros(1, np.int64)
+    sizes = {"ranks": ranks, "chunks": chunks, "rails": rails, "groups": len(given["uplink"]), "room": len(found)}
+    if call("planning_grouped", _Grouped(**sizes, found=found, count=count, **given)) is NativeCode.STUCK:
+        raise InputError("chunks that wait for ever", where="parents", expected="a tree for each chunk")
+    return found

@@ -94,7 +94,11 @@ class Routes:
         for end in ends:
             self._ends[end.port.rank].append(end)
         self._index: dict[object, int] = {}
-        self._checked: dict[int, tuple[Fraction, ...]] = {}
+        # Ranks of one kind have NICs of the same rates, in order: what two kinds share out is found once.
+        kinds: dict[tuple[tuple[Fraction, Fraction], ...], int] = {}
+        rates = [tuple([(end.out_rate, end.in_rate) for end in mine if not end.port.nvlink]) for mine in self._ends]
+        self._kind = [kinds.setdefault(mine, len(kinds)) for mine in rates]
+        self._parts: dict[tuple[int, int], list[tuple[int, int, Fraction]]] = {}
 
     def __call__(self, src: int, dst: int) -> int:
         """Index of the route from rank `src` to rank `dst`. Raises InfeasibleError when there is none."""
@@ -147,18 +151,16 @@ class Routes:
         self._check(src, dst, lanes)
         return self._add(object(), src, dst, lanes)
 
-    def alike(self, src: int, dst: int, pairs: Sequence[tuple[int, int]], shares: tuple[Fraction, ...]) -> int:
-        """As `pinned`, for many pairs of ranks whose lanes have the same shares: (ports out and in) by lane. The shares
-        are checked once, and the pair may have one such route only.
-        """
-        key = (*pairs[0], id(shares))
-        if key not in self._index:
-            lanes = [(out, into, share) for (out, into), share in zip(pairs, shares, strict=True)]
-            if id(shares) not in self._checked:
-                self._check(src, dst, lanes)
-                self._checked[id(shares)] = shares  # and kept alive, so that its id stays its own
-            return self._add(key, src, dst, lanes)
-        return self._index[key]
+    def single(self, ends: Sequence[tuple[int, int, int, int]]) -> range:
+        """Indices of new routes of one lane, as `pinned`: (source, destination, port out, port in), all different. The
+        first is checked."""
+        first, one = len(self.table), Fraction(1)
+        for src, dst, out, into in ends[:1]:
+            self._check(src, dst, [(out, into, one)])
+        self.table += [
+            Route(src, dst, (Lane(out, into, one, self._crossed(out, into)),)) for src, dst, out, into in ends
+        ]
+        return range(first, len(self.table))
 
     def by_rail(self, src: int, dst: int, out: int, into: int) -> int:
         """Index of the route that leaves by the live NICs of rail `out` and enters by those of rail `into`.
@@ -182,12 +184,8 @@ class Routes:
 
     def _add(self, key: object, src: int, dst: int, lanes: Sequence[tuple[int, int, Fraction]]) -> int:
         self._index[key] = len(self.table)
-        if len(lanes) == 1:
-            ((out, into, _),) = lanes
-            self.table.append(_one_lane(src, dst, out, into, self._crossed(out, into)))
-        else:
-            made = tuple(Lane(out, into, share, self._crossed(out, into)) for out, into, share in lanes)
-            self.table.append(Route(src, dst, made))
+        made = tuple([Lane(out, into, share, self._crossed(out, into)) for out, into, share in lanes])
+        self.table.append(Route(src, dst, made))
         return self._index[key]
 
     def _crossed(self, out: int, into: int) -> tuple[int, ...]:
@@ -224,13 +222,20 @@ class Routes:
         """The lanes between two ranks, over all that they have."""
         if self._ranks[src].server == self._ranks[dst].server:
             return [(self._nvlink(src), self._nvlink(dst), Fraction(1))]
+        kind = self._kind[src], self._kind[dst]
+        if kind in self._parts:
+            mine, other = self._ends[src], self._ends[dst]
+            return [(mine[i].index, other[j].index, share) for i, j, share in self._parts[kind]]
         leaving = [(end, end.out_rate) for end in self._ends[src] if end.out_rate and not end.port.nvlink]
         entering = [(end, end.in_rate) for end in self._ends[dst] if end.in_rate and not end.port.nvlink]
         for rank, found, way in ((src, leaving, "out"), (dst, entering, "in")):
             if not found:
                 self._no_nic(rank, way)
         if not self._fabric.rails:
-            return list(_overlay(leaving, entering, Fraction(1)))
+            lanes = list(_overlay(leaving, entering, Fraction(1)))
+            place = {end.index: i for rank in (src, dst) for i, end in enumerate(self._ends[rank])}
+            self._parts[kind] = [(place[leaves], place[enters], share) for leaves, enters, share in lanes]
+            return lanes
         rails = {}
         common = {e.port.rail for e, _ in leaving} & {e.port.rail for e, _ in entering}
         for rail in sorted(rail for rail in common if rail is not None):
@@ -273,12 +278,6 @@ class Routes:
                 hint="It reaches other servers through its neighbours: over NVLink, then by a NIC of theirs.",
             )
         raise InfeasibleError("no AllReduce is possible", where=name, expected="a live NIC each way", got="none")
-
-
-@lru_cache(maxsize=2**16)
-def _one_lane(src: int, dst: int, out: int, into: int, links: tuple[int, ...]) -> Route:
-    """Kept, since a plan is lowered many times until it is chosen."""
-    return Route(src, dst, (Lane(out, into, Fraction(1), links),))
 
 
 def _overlay(

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from optcc.errors import InputError, SimulationError
 from optcc.machine.native import NativeCode, Struct, array, call, struct
-from optcc.schedule import Lane, Schedule
-from optcc.schedule.columns import Stripes, stripes_of
+from optcc.schedule import Schedule
+from optcc.schedule.columns import Stripes, chains_of
 from optcc.simulation.faults import LONGEST_S, TICKS_PER_S, Fault, FaultTables, fault_tables
 from optcc.values.units import Quantity, as_seconds
 
@@ -130,7 +130,7 @@ def simulate(
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
             raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))
-    stripes = stripes_of(schedule)
+    stripes = schedule.stripes
     tables = fault_tables(schedule, stripes.lanes, faults)
     rows, packets = len(schedule), receivers == "packets"
     work = _Work(
@@ -172,6 +172,14 @@ def simulate(
         receivers=receivers,
         worked=found["queue"][:, 3] / TICKS_PER_S,
     )
+
+
+def seconds(schedule: Schedule, alpha: float | Fraction, per_chunk: float | Fraction) -> float:
+    """`time_s` of `simulate`, which is kept with the schedule. alpha, per_chunk : seconds"""
+    kept: dict[object, float] = schedule.__dict__.setdefault("seconds", {})
+    if (alpha, per_chunk) not in kept:
+        kept[alpha, per_chunk] = simulate(schedule, alpha=alpha, per_chunk=per_chunk).time_s
+    return kept[alpha, per_chunk]
 
 
 # The structs of native/planning.h, which says what is in them.
@@ -244,9 +252,12 @@ def _fabric(
         changes[ports + p] = [(at, into) for at, _, into in steps]
     for p, (at, seen) in tables.deaths.items():
         dies[[p, ports + p]], noticed[[p, ports + p]] = at, seen
-    chain_ptr = np.array(list(accumulate((2 + len(lane.links) for lane in tables.lanes), initial=0)), np.int64)
+    chain_ptr, chain = stripes.chains if tables.lanes == stripes.lanes else chains_of(tables.lanes)
+    chain = chain + 2 * ports  # links behind the ports, two of each
+    chain[chain_ptr[:-1]] -= 2 * ports
+    chain[chain_ptr[1:] - 1] -= ports
     # A heap has room for every stripe that any detour may bring to its port.
-    out = np.array([lane.out for lane in tables.lanes], np.int64)
+    out = chain[chain_ptr[:-1]]
     used = np.bincount(stripes.lane, minlength=len(stripes.lanes))
     room = np.bincount(out[tables.detour[0]], used, ports) if len(used) else np.zeros(ports)
     for before, after in pairwise(tables.detour):
@@ -265,7 +276,7 @@ def _fabric(
         changes=sum(map(len, changes)),
         alpha=alpha,
         chain_ptr=chain_ptr,
-        chain=_chains(tables.lanes, chain_ptr, ports),
+        chain=chain.astype(np.int32),
         rate=rate,
         fixed=np.repeat(np.array([round(Fraction(per_chunk) * TICKS_PER_S), 0], np.int64), [2 * ports, links]),
         change_ptr=_ptr(changes),
@@ -279,17 +290,6 @@ def _fabric(
     )
 
 
-def _chains(lanes: Sequence[Lane], ptr: NDArray[np.int64], ports: int) -> NDArray[np.int32]:
-    """The resources of all lanes in turn: the sending port, links, the receiving port."""
-    chain, first, last = np.empty(ptr[-1], np.int32), ptr[:-1], ptr[1:] - 1
-    between = np.ones(len(chain), np.bool_)
-    between[first] = between[last] = False
-    chain[first] = [lane.out for lane in lanes]
-    chain[last] = [ports + lane.into for lane in lanes]
-    chain[between] = [2 * ports + link for lane in lanes for link in lane.links]
-    return chain
-
-
 def _ptr(lists: Sequence[Sequence[object]]) -> NDArray[np.int64]:
     return np.array(list(accumulate(map(len, lists), initial=0)), np.int64)
 
@@ -300,7 +300,9 @@ def _times(stripes: Stripes, tables: FaultTables, resources: int) -> dict[str, N
     resources : that have a queue, which they have if they serve packets
     """
     count, deaths = len(stripes.row), len(tables.deaths)
-    links = max((len(lane.links) for lane in tables.lanes), default=0)
+    links = int(np.diff(stripes.chains[0]).max(initial=2)) - 2
+    if deaths:
+        links = max(len(lane.links) for lane in tables.lanes)
     log = count * (2 * deaths + links * (deaths + 1))
     return {
         "finish": np.zeros(len(stripes.ptr) - 1, np.int64),

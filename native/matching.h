@@ -1,0 +1,25 @@
+/* Matchings and sorting, for the files of this folder that need them inside. */
+#ifndef OPTCC_MATCHING_H
+#define OPTCC_MATCHING_H
+
+#include "planning.h"
+
+/* What a matching works with; made once for many of them. */
+struct matching {
+  int64_t *of_row, *of_column, *before, *left;
+  double *cost, *price, *reach, *gain;
+  uint8_t *seen_row, *seen_column;
+};
+
+/* Room for matchings of up to so many rows and columns. */
+int matching_reserve(struct matching *m, int64_t rows, int64_t columns);
+
+/* As `planning_assign`. */
+int matching_find(struct matching *m, int64_t rows, int64_t columns, const double *worth, int64_t *column_of);
+
+void matching_release(struct matching *m);
+
+/* order (count): the places of keys, by key, equal ones as given. */
+int places_by_key(int64_t count, const int64_t *key, int64_t *order);
+
+#endif
