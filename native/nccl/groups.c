@@ -4,7 +4,7 @@
  * follows its note as a message of its own. So a cut NIC, shares by rate and who may speak to whom are the links' matter.
  *
  *   HELLO   who connects: its rank; the code of its plans, which must be the same everywhere
- *   READY   to node 0: I am connected to all;  OPEN  from node 0: so are all
+ *   READY   to node 0: I am connected to all, and my NICs carry `row` Mb/s;  OPEN  from node 0: so are all
  *   RATE    to node 0: what my NICs that live carry together
  *   GRANT   from node 0: calls below `offset`, from `call` on, go by plan `row`, with nodes in these roles
  *   PIECE   `length` bytes of transfer `row` of `call`, from `offset` on
@@ -945,12 +945,13 @@ static int meet(struct group *g, void *const *raw, void *listener, struct limit 
     if (g->rank == 0) { /* all are ready, then all may go on */
         for (uint32_t n = 1; good && n < g->nodes; n++)
             good = receive_now(g->peer[n]->in, &note, SHORT_NOTE, limit, "a node that is ready") &&
-                   note.magic == NOTE_MAGIC && note.kind == READY;
+                   note.magic == NOTE_MAGIC && note.kind == READY && (g->mbps[n] = note.row);
         note.kind = OPEN;
         for (uint32_t n = 1; good && n < g->nodes; n++)
             good = send_now(g->peer[n]->out, &note, SHORT_NOTE, limit, "to say that all are ready");
     } else if (good) {
         note.kind = READY;
+        note.row = g->own_mbps;
         good = send_now(g->peer[0]->out, &note, SHORT_NOTE, limit, "to say that we are ready") &&
                receive_now(g->peer[0]->in, &note, SHORT_NOTE, limit, "that all nodes are ready") &&
                note.magic == NOTE_MAGIC && note.kind == OPEN;
@@ -999,6 +1000,9 @@ nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *lis
         g->process = process;
         g->nodes = (uint32_t)nodes;
         g->rank = (uint32_t)rank;
+        for (uint32_t i = 0; i < process->nics; i++)
+            g->own_mbps += process->nic[i].speed_mbps;
+        g->mbps[rank] = g->own_mbps;
     }
     for (uint32_t n = 0; good && n < g->nodes; n++)
         if (n != g->rank)
@@ -1013,14 +1017,7 @@ nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *lis
         net_close_listen(listener); /* NCCL forgets it */
         return NCCL_SYSTEM_ERROR;
     }
-    for (uint32_t n = 0; n < g->nodes; n++)
-        g->mbps[n] = 1; /* until it has said */
     net_lock();
-    for (uint32_t i = 0; i < process->nics; i++)
-        g->own_mbps += process->nic[i].speed_mbps;
-    for (uint32_t n = 0; n < g->nodes; n++)
-        g->mbps[n] = g->own_mbps;
-    g->own_mbps = 0; /* so that it is said */
     g->next = groups;
     groups = g;
     net_unlock();

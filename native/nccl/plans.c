@@ -6,9 +6,8 @@
  *   optcc-plan 1
  *   nodes 4
  *   rates 1000 1000 1000 500        by role, thousandths of the fastest
- *   cuts 6                          positions below are multiples of 1/6 of a call
  *   programs 1
- *   program 2                       transfers; their order is priority
+ *   program 2 6                     transfers; their order is priority; positions are multiples of 1/6 of a call
  *   0 1 0 3 +                       from, to, first and last cut, + adds and = overwrites
  *   1 2 0 3 + 0                     waits for transfer 0
  *   end
@@ -43,7 +42,7 @@ enum {
 };
 
 struct stream {
-    uint32_t rows;
+    uint32_t rows, cuts;
     uint32_t *src, *dst, *first, *last; /* by row; nodes by role; cuts */
     uint8_t *reduce;
     int64_t *dep_ptr, *dep_idx;
@@ -51,7 +50,7 @@ struct stream {
 
 struct plan {
     char name[64];
-    uint32_t nodes, cuts, programs;
+    uint32_t nodes, programs;
     uint32_t rate[MOST_NODES]; /* thousandths of the fastest */
     struct stream *program;
 };
@@ -144,13 +143,13 @@ static const char *play(const struct stream *s, uint32_t nodes, const uint32_t *
 }
 
 /* Whether a program is an AllReduce. Rows are in range, and wait for lower ones that end where they begin. */
-static int good_program(const struct stream *s, const struct plan *plan, char *why, size_t room)
+static int good_program(const struct stream *s, uint32_t nodes, char *why, size_t room)
 {
     const uint32_t words = s->rows / 64 + 1;
     uint32_t edges = 0, distinct = 0, early = 0, late = 0;
     uint64_t *done = calloc((size_t)s->rows * words + 1, sizeof *done);
     uint32_t *edge = calloc(2 * (size_t)s->rows + 2, sizeof *edge);
-    struct held *held = calloc((size_t)plan->nodes * (2 * (size_t)s->rows + 2), sizeof *held);
+    struct held *held = calloc((size_t)nodes * (2 * (size_t)s->rows + 2), sizeof *held);
     const char *bad = done && edge && held ? NULL : "no memory";
     if (!bad) {
         know_done(s, done, words);
@@ -161,7 +160,7 @@ static int good_program(const struct stream *s, const struct plan *plan, char *w
     }
     if (!bad) {
         edge[edges++] = 0;
-        edge[edges++] = plan->cuts;
+        edge[edges++] = s->cuts;
         for (uint32_t r = 0; r < s->rows; r++) {
             edge[edges++] = s->first[r];
             edge[edges++] = s->last[r];
@@ -170,7 +169,7 @@ static int good_program(const struct stream *s, const struct plan *plan, char *w
         for (uint32_t i = 0; i < edges; i++)
             if (i == 0 || edge[i] != edge[i - 1])
                 edge[distinct++] = edge[i];
-        bad = play(s, plan->nodes, edge, distinct, held);
+        bad = play(s, nodes, edge, distinct, held);
     }
     if (bad && bad != why)
         snprintf(why, room, "%s", bad);
@@ -216,15 +215,15 @@ static int number_of(char **at, uint64_t low, uint64_t high, uint32_t *value)
     return 1;
 }
 
-/* A line "name number". */
-static int named(struct text *t, const char *name, uint64_t low, uint64_t high, uint32_t *value)
+/* A line "name number", or with a second one up to MOST_CUTS. */
+static int named(struct text *t, const char *name, uint64_t low, uint64_t high, uint32_t *value, uint32_t *cuts)
 {
     char *at = line_of(t);
     const size_t length = strlen(name);
     if (!at || strncmp(at, name, length) || at[length] != ' ')
         return 0;
     at += length + 1;
-    return number_of(&at, low, high, value) && !*at;
+    return number_of(&at, low, high, value) && (!cuts || number_of(&at, 1, MOST_CUTS, cuts)) && !*at;
 }
 
 static int room_for(struct stream *s, uint32_t rows, size_t deps)
@@ -251,11 +250,11 @@ static void forget(struct stream *s)
     free(s->dep_idx);
 }
 
-static int read_row(struct stream *s, uint32_t r, const struct plan *plan, char *at, size_t most_deps)
+static int read_row(struct stream *s, uint32_t r, uint32_t nodes, char *at, size_t most_deps)
 {
     uint32_t dep;
-    if (!number_of(&at, 0, plan->nodes - 1, &s->src[r]) || !number_of(&at, 0, plan->nodes - 1, &s->dst[r]) ||
-        !number_of(&at, 0, plan->cuts - 1, &s->first[r]) || !number_of(&at, s->first[r] + 1, plan->cuts, &s->last[r]) ||
+    if (!number_of(&at, 0, nodes - 1, &s->src[r]) || !number_of(&at, 0, nodes - 1, &s->dst[r]) ||
+        !number_of(&at, 0, s->cuts - 1, &s->first[r]) || !number_of(&at, s->first[r] + 1, s->cuts, &s->last[r]) ||
         s->src[r] == s->dst[r] || (*at != '+' && *at != '=') || (at[1] && at[1] != ' '))
         return 0;
     s->reduce[r] = *at == '+';
@@ -275,7 +274,7 @@ static int read_plan(struct text *t, struct plan *plan, char *why, size_t room)
     size_t most_deps = strlen(t->at) / 2 + 1;
     uint32_t fastest = 0;
     snprintf(why, room, "not what stands here in a plan");
-    if (!at || strcmp(at, "optcc-plan 1") || !named(t, "nodes", 2, MOST_NODES, &plan->nodes) || !(at = line_of(t)) ||
+    if (!at || strcmp(at, "optcc-plan 1") || !named(t, "nodes", 2, MOST_NODES, &plan->nodes, NULL) || !(at = line_of(t)) ||
         strncmp(at, "rates ", 6))
         return 0;
     at += 6;
@@ -284,20 +283,20 @@ static int read_plan(struct text *t, struct plan *plan, char *why, size_t room)
             return 0;
         fastest = plan->rate[i] > fastest ? plan->rate[i] : fastest;
     }
-    if (*at || fastest != 1000 || !named(t, "cuts", 1, MOST_CUTS, &plan->cuts))
+    if (*at || fastest != 1000)
         return 0;
-    if (!named(t, "programs", 1, MOST_PROGRAMS, &plan->programs) ||
+    if (!named(t, "programs", 1, MOST_PROGRAMS, &plan->programs, NULL) ||
         !(plan->program = calloc(plan->programs, sizeof *plan->program)))
         return 0;
     for (uint32_t k = 0; k < plan->programs; k++) {
         struct stream *s = &plan->program[k];
         uint32_t rows;
-        if (!named(t, "program", 1, MOST_ROWS, &rows) || !room_for(s, rows, most_deps))
+        if (!named(t, "program", 1, MOST_ROWS, &rows, &s->cuts) || !room_for(s, rows, most_deps))
             return 0;
         for (uint32_t r = 0; r < rows; r++)
-            if (!(at = line_of(t)) || !read_row(s, r, plan, at, most_deps))
+            if (!(at = line_of(t)) || !read_row(s, r, plan->nodes, at, most_deps))
                 return 0;
-        if (!good_program(s, plan, why, room))
+        if (!good_program(s, plan->nodes, why, room))
             return 0;
         snprintf(why, room, "not what stands here in a plan");
     }
@@ -474,7 +473,7 @@ uint32_t plans_choose(const struct plans *plans, uint32_t nodes, const uint32_t 
 }
 
 /* Reduce around and copy around, in as many parts as make transfers of about a segment. */
-static int make_ring(struct stream *s, uint32_t nodes, uint64_t bytes, uint32_t segment_bytes, uint32_t *cuts)
+static int make_ring(struct stream *s, uint32_t nodes, uint64_t bytes, uint32_t segment_bytes)
 {
     const uint32_t steps = 2 * (nodes - 1), most = MOST_ROWS / (steps * nodes);
     const uint64_t fits = (bytes + (uint64_t)nodes * segment_bytes - 1) / ((uint64_t)nodes * segment_bytes);
@@ -482,7 +481,7 @@ static int make_ring(struct stream *s, uint32_t nodes, uint64_t bytes, uint32_t 
     const uint32_t width = parts * nodes; /* transfers of a step */
     if (!room_for(s, width * steps, width * (size_t)steps))
         return 0;
-    *cuts = width;
+    s->cuts = width;
     for (uint32_t r = 0; r < s->rows; r++) {
         const uint32_t step = r / width, part = r % width / nodes, src = r % nodes;
         const uint32_t section = (src + 2 * nodes - step % (nodes - 1) + step / (nodes - 1)) % nodes;
@@ -505,7 +504,7 @@ static int64_t place(uint32_t cut, uint32_t cuts, uint64_t bytes)
 }
 
 /* Transfers as the engine has them: with bytes, and nodes by number. What would carry nothing is left out. */
-static int open_rows(const struct stream *s, uint32_t cuts, const uint16_t *node_of, uint32_t nodes, uint32_t rank,
+static int open_rows(const struct stream *s, const uint16_t *node_of, uint32_t nodes, uint32_t rank,
                      uint64_t bytes, uint32_t segment_bytes, struct optcc_program **program)
 {
     const size_t count = s->rows + (size_t)1, deps = (size_t)s->dep_ptr[s->rows] + 1;
@@ -517,7 +516,7 @@ static int open_rows(const struct stream *s, uint32_t cuts, const uint16_t *node
         struct optcc_rows rows = {.routes = 1};
         length = offset + count, kept = length + count, ptr = kept + count, idx = ptr + count + 1;
         for (uint32_t r = 0; r < s->rows; r++) {
-            const int64_t from = place(s->first[r], cuts, bytes), to = place(s->last[r], cuts, bytes);
+            const int64_t from = place(s->first[r], s->cuts, bytes), to = place(s->last[r], s->cuts, bytes);
             kept[r] = -1;
             if (to == from)
                 continue;
@@ -550,17 +549,16 @@ int plans_program(const struct plans *plans, uint32_t plan, uint64_t turn, const
     *program = NULL;
     if (p)
         return p->nodes != nodes ? OPTCC_BAD
-                                 : open_rows(&p->program[turn % p->programs], p->cuts, node_of, nodes, rank, bytes,
+                                 : open_rows(&p->program[turn % p->programs], node_of, nodes, rank, bytes,
                                              segment_bytes, program);
-    struct stream ring = {0};
-    uint32_t cuts = 1;
+    struct stream ring = {.cuts = 1};
     int result = OPTCC_OK;
     if (nodes > 1)
-        result = make_ring(&ring, nodes, bytes, segment_bytes, &cuts) ? OPTCC_OK : OPTCC_MEMORY;
+        result = make_ring(&ring, nodes, bytes, segment_bytes) ? OPTCC_OK : OPTCC_MEMORY;
     else if (!room_for(&ring, 0, 0))
         result = OPTCC_MEMORY;
     if (result == OPTCC_OK)
-        result = open_rows(&ring, cuts, node_of, nodes, rank, bytes, segment_bytes, program);
+        result = open_rows(&ring, node_of, nodes, rank, bytes, segment_bytes, program);
     forget(&ring);
     return result;
 }
