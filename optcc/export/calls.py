@@ -20,7 +20,6 @@ from optcc.errors import InputError, VerifyError
 from optcc.planner.search import choose, merged_nics
 from optcc.planner.standby import MAX_LOOKAHEAD, Places, State, upcoming
 from optcc.schedule import Schedule
-from optcc.schedule.columns import GRANULE
 from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
@@ -41,23 +40,21 @@ class TooManyError(InputError):
 
 
 def prepared(cluster: Cluster, failures: int) -> tuple[dict[str, str], list[list[int]]]:
-    """File name -> text of the plans for `cluster` as it is (now.plan) and after up to `failures` more NICs die; and the
-    rates of the states after failures that have none, for a call would have too many transfers.
+    """File name -> text of the plans for `cluster` as it is (now.plan) and after up to `failures` more NICs die; and
+    the rates of the states after failures that have none, for a call would have too many transfers.
 
     Raises InputError for a cluster whose nodes the plugin could not tell apart by rates alone, and for too large a one.
     """
     if cluster.gpu_ranks or not cluster.fabric.flat:
         raise InputError(
-            "not a cluster that NICs alone limit", where="--prepare", got="GPUs as ranks, or a fabric with shared links",
+            "not a cluster that NICs alone limit", where="--prepare", got="GPUs as ranks, or shared links",
             expected="servers as ranks on a fabric that does not block",
         )  # fmt: skip
     if not 2 <= len(cluster.servers) <= MOST_NODES:
         raise InputError("how many servers", where="--prepare", expected=f"2 to {MOST_NODES}", got=len(cluster.servers))
     if not 0 <= failures <= MAX_LOOKAHEAD:
         raise InputError("how many failures", where="--failures", expected=f"0 to {MAX_LOOKAHEAD}", got=failures)
-    states = upcoming(
-        State.of(cluster), Places.of(cluster), lookahead=failures, lefts=(Fraction(0),), most=MOST_STATES
-    )
+    states = upcoming(State.of(cluster), Places.of(cluster), lookahead=failures, lefts=(Fraction(0),), most=MOST_STATES)
     files: dict[str, str] = {}
     large: list[list[int]] = []
     seen = set[tuple[int, ...]]()
@@ -75,7 +72,9 @@ def prepared(cluster: Cluster, failures: int) -> tuple[dict[str, str], list[list
                 raise
             large.append(rates)
     if not files:
-        raise InputError("no AllReduce is possible", where="--prepare", expected="a NIC alive on each server", got="none")
+        raise InputError(
+            "no AllReduce is possible", where="--prepare", expected="a live NIC on each server", got="none"
+        )
     return files, large
 
 
@@ -92,8 +91,10 @@ def text(cluster: Cluster) -> str:
     programs = list(programs_of(recipe.lower(on, CALL_BYTES)))
     most = max(map(len, programs))
     if most > MOST_ROWS:
-        raise TooManyError("too many transfers for a call", where="--prepare", expected=f"at most {MOST_ROWS}", got=most,
-                         hint="Fewer servers; a job of more goes by a ring.")  # fmt: skip
+        raise TooManyError(
+            "too many transfers for a call", where="--prepare", expected=f"at most {MOST_ROWS}", got=most,
+            hint="Fewer servers; a job of more goes by a ring.",
+        )  # fmt: skip
     lines = ["optcc-plan 1", f"nodes {len(on.servers)}", " ".join(["rates", *map(str, rates_of(on))])]
     lines.append(f"programs {len(programs)}")
     for one in programs:
