@@ -724,7 +724,10 @@ static void open_group(struct plays *g, int number)
         get(name, handle[node], NCCL_HANDLE_BYTES);
         handles[node] = handle[node];
     }
-    check(OF_COLL(connect)(handles, ranks, rank, g->listener, &g->group), "connect of CollNet");
+    const nccl_result_t connected = OF_COLL(connect)(handles, ranks, rank, g->listener, &g->group);
+    if (connected != NCCL_SUCCESS)
+        sleep(1); /* NCCL would go on without CollNet, so that others hear of it */
+    check(connected, "connect of CollNet");
     check(OF_COLL(close_listen)(g->listener), "closeListen of CollNet");
     for (int i = 0; i < IN_FLIGHT; i++) {
         g->from[i] = malloc(MOST_CALL + GUARD);

@@ -16,6 +16,7 @@ from optcc.cli import (
     fabric,
     nccl,
     plan,
+    ranks,
     reproduce,
     run,
     schema,
@@ -30,7 +31,7 @@ from optcc.cli.options import main
 __all__ = ["main"]
 
 for module in (
-    bound, calibrate, diagnose, doctor, example, export, fabric, nccl, plan,
+    bound, calibrate, diagnose, doctor, example, export, fabric, nccl, plan, ranks,
     reproduce, run, schema, serve, simulate, sweep, topo, verify,
 ):  # fmt: skip
     main.add_command(getattr(module, module.__name__.rpartition(".")[2]))

@@ -10,11 +10,12 @@ matter, only how slow: the plugin gives the roles of a plan to the nodes by thei
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from fractions import Fraction
 from math import gcd
 
 import numpy as np
+from numpy.typing import NDArray
 
 from optcc.errors import InputError, VerifyError
 from optcc.planner.search import choose, merged_nics
@@ -129,7 +130,7 @@ def programs_of(schedule: Schedule) -> Iterator[Schedule]:
     yield from parts
 
 
-def _segment(schedule: Schedule, rows: Sequence[int] | np.ndarray) -> Schedule:  # type: ignore[type-arg]
+def _segment(schedule: Schedule, rows: NDArray[np.intp]) -> Schedule:
     """Some rows alone, and the bytes that they touch moved together."""
     first, last = schedule.offset[rows], schedule.offset[rows] + schedule.length[rows]
     edges = np.unique(np.concatenate((first, last)))
