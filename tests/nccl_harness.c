@@ -590,8 +590,8 @@ static struct call call_of(const struct plays *g, uint64_t number)
 /* The number that a node gives to an element: whole, small, of few bits where it is multiplied. */
 static unsigned number_of(const struct plays *g, uint64_t call, const struct call *c, int node, size_t i)
 {
-    const uint64_t mixed = (i + 1) * UINT64_C(0x9e3779b97f4a7c15) ^ (uint64_t)(node + 1) * 0x9e3779b1u ^
-                           (call + (uint64_t)g->number * 977 + seed) * 0x85ebca6bu;
+    uint64_t random = seed + (uint64_t)g->number * 977 + call * 104729 + (uint64_t)node * 7919 + i * 15485863;
+    const uint64_t mixed = draw(&random);
     return (unsigned)(mixed >> 40) % (c->op == NCCL_PROD ? 2 : 4) + (c->op == NCCL_PROD);
 }
 
