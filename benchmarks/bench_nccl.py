@@ -355,13 +355,12 @@ def read(job: Job, codes: Sequence[int | None], folder: Path) -> Ran:
 
 def bound_s(gbps: float, parts: Sequence[float], nbytes: int) -> float:
     from optcc.api import lower_bound
+    from optcc.discover import apply_failures
     from optcc.values.cluster import Cluster
 
     cluster = Cluster.uniform(servers=NODES, nics=NICS, rate=int(gbps * 125_000_000))
-    for node, part in enumerate(parts):
-        for nic in range(NICS) if part < 1 else ():
-            cluster = cluster.degrade(f"server{node}/nic{nic}={part:g}")
-    return float(lower_bound(cluster, nbytes).seconds)
+    hurt = tuple(f"server{node}={part:.0%}" for node, part in enumerate(parts) if part < 1)
+    return float(lower_bound(apply_failures(cluster, hurt), nbytes).seconds)
 
 
 def page(runs: Sequence[Ran], gbps: float, command: str) -> list[str]:
