@@ -2,7 +2,7 @@
 
 NCCL gives a plugin an AllReduce as a stream of calls of a few MiB. A plan becomes a cycle of programs, one for each of
 so many calls in a row: a segment of the plan each, where its segments are AllReduces by themselves, else one program of
-all transfers. `native/nccl/plans.c` has the format, and checks whatever it reads as `optcc.simulation.verify` does.
+all transfers. `native/nccl/plans.c` has the format, and checks whatever it reads as `optcc.verify` does.
 
 There is a plan for every state of the cluster: as it is, and after the next failures. Which nodes are slow does not
 matter, only how slow: the plugin gives the roles of a plan to the nodes by their rates.
