@@ -562,6 +562,7 @@ struct plays { /* a group */
     uint64_t posted, done;
     void *request[IN_FLIGHT];
     unsigned char *from[IN_FLIGHT], *to[IN_FLIGHT];
+    void *region[IN_FLIGHT];
 };
 
 struct call { /* what it is follows from group and number */
@@ -732,16 +733,38 @@ static void open_group(struct plays *g, int number)
     for (int i = 0; i < IN_FLIGHT; i++) {
         g->from[i] = malloc(MOST_CALL + GUARD);
         g->to[i] = malloc(MOST_CALL + GUARD);
+        check(OF_COLL(register_memory)(g->group, g->to[i], MOST_CALL, NCCL_PTR_HOST, &g->region[i]), "regMr of CollNet");
+        if (!g->region[i]) /* NCCL would not ask for the memory back before it frees it */
+            fail("a region of NULL");
     }
 }
 
 static void close_group(struct plays *g)
 {
-    check(OF_COLL(close_group)(g->group), "closeColl");
+    /* in NCCL's order: memory is gone before the group is closed */
+    for (int i = 0; i < IN_FLIGHT; i++)
+        check(OF_COLL(deregister)(g->group, g->region[i]), "deregMr of CollNet");
     for (int i = 0; i < IN_FLIGHT; i++) {
+        memset(g->to[i], 0xa5, MOST_CALL);
         free(g->from[i]);
         free(g->to[i]);
     }
+    usleep(2000);
+    check(OF_COLL(close_group)(g->group), "closeColl");
+}
+
+/* Calls are in flight when NCCL aborts. */
+static void abandon_group(void)
+{
+    struct plays g;
+    open_group(&g, 99);
+    for (int i = 0; i < 6; i++) {
+        void *request = NULL;
+        memset(g.from[i], 1, MOST_CALL);
+        check(iallreduce(g.group, g.from[i], g.to[i], MOST_CALL / 4, NCCL_FLOAT32, NCCL_SUM, &request), "iallreduce");
+    }
+    usleep((useconds_t)(rank * 700));
+    close_group(&g);
 }
 
 /* AllReduces of one length, in buffers that stay: seconds of all. */
@@ -832,6 +855,8 @@ static void play_groups(void *library, int groups, uint64_t calls, int cuts)
     phase("closes");
     for (int i = 0; i < groups; i++) /* at once: others may still be at their last call */
         close_group(&all[i]);
+    if (!timed)
+        abandon_group();
     if (timed)
         fprintf(stderr, "[%d] took %.6f s\n", rank, seconds);
     meet("over");

@@ -1026,6 +1026,34 @@ nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *lis
     return NCCL_SUCCESS;
 }
 
+/* NCCL's memory: all of it is host memory, and needs nothing. But NCCL must ask for it back (which it does not for a
+ * region of NULL): it frees it after that, and closes the group only then. */
+nccl_result_t group_register(void *group, void *data, size_t size, int type, void **region)
+{
+    const nccl_result_t result = net_register(group, data, size, type, region);
+    *region = result == NCCL_SUCCESS ? data : NULL;
+    return result;
+}
+
+nccl_result_t group_deregister(void *group, void *region)
+{
+    struct group *g = group;
+    (void)region;
+    net_lock();
+    const int runs = g && !atomic_load(&g->lost) && atomic_load(&g->ended) < atomic_load(&g->made);
+    if (runs) {
+        lose(g, "NCCL takes its memory back while calls run");
+        fail_calls(g);
+    }
+    net_unlock();
+    for (uint32_t n = 0; g && atomic_load(&g->lost) && n < g->nodes; n++)
+        if (g->peer[n]) { /* when these are closed no wire reads it any more */
+            net_close_send(g->peer[n]->out);
+            g->peer[n]->out = NULL;
+        }
+    return NCCL_SUCCESS;
+}
+
 nccl_result_t group_close(void *group)
 {
     struct group *g = group;

@@ -181,6 +181,8 @@ nccl_result_t group_allgather(void *group, void *from, const struct nccl_part *t
                               size_t window_offset, size_t window_bytes, void **request);
 nccl_result_t group_reduce_scatter(void *group, const struct nccl_part *from, void *to, size_t node_bytes,
                                    size_t window_offset, size_t window_bytes, int type, int op, void **request);
+nccl_result_t group_register(void *group, void *data, size_t size, int type, void **region);
+nccl_result_t group_deregister(void *group, void *region);
 nccl_result_t group_close(void *group);
 
 /* ---- plans.c ------------------------------------------------------------------------------------------------------ */

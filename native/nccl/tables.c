@@ -280,7 +280,7 @@ SHOWN const struct nccl_net_v12 ncclNetPlugin_v12 = {ALIKE, .init = init_v11, .p
 
 #define ALIKE_COLLECTIVE                                                                                               \
     .name = NAME, .devices = net_devices, .connect = connect_group, .reduces = group_reduces,                          \
-    .register_memory = net_register, .deregister = net_deregister, .flush = flush_group, .test = net_test,             \
+    .register_memory = group_register, .deregister = group_deregister, .flush = flush_group, .test = net_test,             \
     .close_group = group_close, .close_listen = net_close_listen
 #define SINCE_9 .iallreduce = iallreduce_v9, .iallgather = iallgather_v9, .ireducescatter = ireducescatter_v9
 
