@@ -112,7 +112,7 @@ def test_hundreds_of_connections_break(built: Build, plans: Path) -> None:
 
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_a_cable_that_is_pulled_changes_the_plan(built: Build, plans: Path) -> None:
-    """Node 2 sees that it has lost a NIC, and all go on by the plan for that."""
+    """Node 2 sees that it has lost a NIC, and all go on by the plan for that; a group made later begins by it."""
     with namespaces(4) as names:
         prefix = [["ip", "netns", "exec", name, "env", "OPTCC_RATES=8,8"] for name in names[:-1]]
         env = {"OPTCC_PLANS": str(plans)}
@@ -123,8 +123,9 @@ def test_a_cable_that_is_pulled_changes_the_plan(built: Build, plans: Path) -> N
             ip("-n", names[-1], "link", "set", "v2r1", "down")
             outcome = played.outcome()
     assert not outcome.fault
-    assert plans_taken(outcome)[:1] == ["4-now.plan"]
-    assert plans_taken(outcome)[-1] == "4-0001.plan"
+    taken = plans_taken(outcome)
+    assert (taken[0], taken[-1]) == ("4-now.plan", "4-0001.plan")
+    assert taken.count("4-0001.plan") >= 2
 
 
 def test_a_node_that_is_killed_is_an_error_at_the_others(built: Build) -> None:

@@ -317,14 +317,11 @@ static int take_grant(struct group *g, const struct note *note)
     return 1;
 }
 
-/* A NIC is lost when no link has a wire of it left. Where that changes what this node carries, node 0 is told. */
-static int look_at_nics(struct group *g, uint64_t now_ns)
+/* What our NICs that live carry together, at least 1; a NIC is lost when no link has a wire of it left. With the lock. */
+static uint32_t live_mbps(const struct group *g)
 {
     uint32_t all = 0, alive = 0;
     uint64_t mbps = 0;
-    if (now_ns < g->look_ns)
-        return 0;
-    g->look_ns = now_ns + LOOK_NS;
     for (uint32_t n = 0; n < g->nodes; n++) {
         const struct link *link = g->peer[n] ? net_link(g->peer[n]->out) : NULL;
         uint32_t lost = 0;
@@ -337,7 +334,16 @@ static int look_at_nics(struct group *g, uint64_t now_ns)
     for (uint32_t i = 0; i < g->process->nics; i++)
         if (!(all >> i & 1) || alive >> i & 1)
             mbps += g->process->nic[i].speed_mbps;
-    const uint32_t now = mbps > UINT32_MAX ? UINT32_MAX : mbps ? (uint32_t)mbps : 1;
+    return mbps > UINT32_MAX ? UINT32_MAX : mbps ? (uint32_t)mbps : 1;
+}
+
+/* Where that has changed, node 0 is told. */
+static int look_at_nics(struct group *g, uint64_t now_ns)
+{
+    if (now_ns < g->look_ns)
+        return 0;
+    g->look_ns = now_ns + LOOK_NS;
+    const uint32_t now = live_mbps(g);
     if (now == g->own_mbps)
         return 0;
     if (g->rank == 0) {
@@ -941,6 +947,9 @@ static int meet(struct group *g, void *const *raw, void *listener, struct limit 
     }
     for (uint32_t n = 0; good && n < g->nodes; n++)
         good = !g->peer[n] || wait_for(said[n], NULL, limit, "our hello to a node");
+    net_lock();
+    g->own_mbps = g->mbps[g->rank] = live_mbps(g);
+    net_unlock();
     struct note note = {.magic = NOTE_MAGIC};
     if (g->rank == 0) { /* all are ready, then all may go on */
         for (uint32_t n = 1; good && n < g->nodes; n++)
@@ -1000,9 +1009,6 @@ nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *lis
         g->process = process;
         g->nodes = (uint32_t)nodes;
         g->rank = (uint32_t)rank;
-        for (uint32_t i = 0; i < process->nics; i++)
-            g->own_mbps += process->nic[i].speed_mbps;
-        g->mbps[rank] = g->own_mbps;
     }
     for (uint32_t n = 0; good && n < g->nodes; n++)
         if (n != g->rank)
