@@ -1,11 +1,16 @@
 /* Plays NCCL without a GPU: loads the plugin and calls its tables as NCCL's threads do.
  *
- *   nccl_harness LIBRARY VERSION RANK RANKS FOLDER SEED MESSAGES CONNECTIONS CUTS
+ *   nccl_harness LIBRARY VERSION RANK RANKS FOLDER SEED MESSAGES CONNECTIONS CUTS [CALLS]
  *
  * Each process is a rank; FOLDER is where they exchange handles and meet. Between any two ranks, both ways, there are
  * CONNECTIONS connections with MESSAGES messages each, up to 8 in flight, tested in order, some empty, of odd sizes, in
  * buffers that are longer. Bytes follow from SEED, connection and number, so both ends know them. CUTS is how many
  * connections of NICs this process breaks, at random moments, by shutting the sockets of one NIC's address.
+ *
+ * With CALLS it plays CollNet in place of messages: CONNECTIONS groups of all ranks, a node each, with so many calls each,
+ * as many in flight: AllReduces of all types and operations and odd sizes, and AllGathers and ReduceScatters in windows.
+ * Numbers are whole and small, so that every result is exact. HARNESS_BYTES: AllReduces of float32 of that length alone,
+ * which are timed and whose last is checked.
  *
  * It prints one line, "right ..." or what is wrong, and ends with 0 or 1; 3: it took too long.
  */
@@ -205,6 +210,117 @@ static nccl_result_t irecv(void *connection, void *data, size_t size, int from, 
         return net.v11->irecv(connection, 1, &data, &size, &tag, &region, &parent, request);
     default:
         return net.v12->irecv(connection, 1, &data, &size, &tag, &region, &parent, request);
+    }
+}
+
+/* ---- CollNet, one interface for all versions ------------------------------------------------------------------------ */
+
+static struct {
+    const struct nccl_collective_v8 *v8;
+    const struct nccl_collective_v9 *v9; /* and 10 */
+    const struct nccl_collective_v11 *v11;
+    const struct nccl_collective_v12 *v12;
+    void *context;
+} coll;
+
+#define OF_COLL(MEMBER)                                                                                                \
+    (net.version == 8      ? coll.v8->MEMBER                                                                           \
+     : net.version <= 10   ? coll.v9->MEMBER                                                                           \
+     : net.version == 11   ? coll.v11->MEMBER                                                                          \
+                           : coll.v12->MEMBER)
+
+static void load_coll(void *library)
+{
+    char name[32];
+    snprintf(name, sizeof name, "ncclCollNetPlugin_v%d", net.version);
+    const void *table = dlsym(library, name);
+    if (!table)
+        fail("no symbol %s", name);
+    coll.v8 = table, coll.v9 = table, coll.v11 = table, coll.v12 = table;
+}
+
+static void start_coll(void)
+{
+    if (net.version == 8)
+        check(coll.v8->init(log_line), "init of CollNet");
+    else if (net.version <= 10)
+        check(coll.v9->init(log_line), "init of CollNet");
+    else if (net.version == 11)
+        check(coll.v11->init(&coll.context, 7, log_line), "init of CollNet");
+    else
+        check(coll.v12->init(&coll.context, 7, log_line), "init of CollNet");
+}
+
+static void end_coll(void)
+{
+    if (net.version == 11)
+        check(coll.v11->finalize(coll.context), "finalize of CollNet");
+    if (net.version == 12)
+        check(coll.v12->finalize(coll.context), "finalize of CollNet");
+}
+
+static nccl_result_t listen_coll(int device, void *handle, void **listener)
+{
+    switch (net.version) {
+    case 8:
+        return coll.v8->listen(device, handle, listener);
+    case 9:
+    case 10:
+        return coll.v9->listen(device, handle, listener);
+    case 11:
+        return coll.v11->listen(coll.context, device, handle, listener);
+    default:
+        return coll.v12->listen(coll.context, device, handle, listener);
+    }
+}
+
+static nccl_result_t iallreduce(void *group, void *from, void *to, size_t count, int type, int op, void **request)
+{
+    switch (net.version) {
+    case 8:
+        return coll.v8->iallreduce(group, from, to, (int)count, type, op, NULL, NULL, request);
+    case 9:
+    case 10:
+        return coll.v9->iallreduce(group, from, to, count, type, op, NULL, NULL, request);
+    case 11:
+        return coll.v11->iallreduce(group, from, to, count, type, op, NULL, NULL, request);
+    default:
+        return coll.v12->iallreduce(group, from, to, count, type, op, NULL, NULL, request);
+    }
+}
+
+static nccl_result_t iallgather(void *group, void *from, void *to, size_t node, size_t offset, size_t bytes, void **request)
+{
+    struct nccl_part_v8 narrow = {.address = to, .size = (uint32_t)bytes};
+    struct nccl_part part = {.address = to, .size = bytes};
+    switch (net.version) {
+    case 8:
+        return coll.v8->iallgather(group, from, 1, &narrow, node, offset, bytes, NULL, request);
+    case 9:
+    case 10:
+        return coll.v9->iallgather(group, from, 1, &part, node, offset, bytes, NULL, request);
+    case 11:
+        return coll.v11->iallgather(group, from, 1, &part, node, offset, bytes, NULL, request);
+    default:
+        return coll.v12->iallgather(group, from, 1, &part, node, offset, bytes, NULL, request);
+    }
+}
+
+static nccl_result_t ireducescatter(void *group, void *from, void *to, size_t node, size_t offset, size_t bytes, int type,
+                                    int op, void **request)
+{
+    struct nccl_part_v8 narrow = {.address = from, .size = (uint32_t)bytes};
+    struct nccl_part part = {.address = from, .size = bytes};
+    switch (net.version) {
+    case 8:
+        return coll.v8->ireducescatter(group, 1, &narrow, to, node, offset, bytes, type, op, NULL, request);
+    case 9:
+    case 10:
+        return coll.v9->ireducescatter(group, 1, &part, to, node, offset, bytes, type, op, NULL, request);
+    case 11:
+        return coll.v11->ireducescatter(group, 1, &part, to, node, offset, bytes, type, op, NULL, request);
+    default:
+        return coll.v12->ireducescatter(group, 1, &part, to, node, offset, bytes, type, op, NULL, request);
     }
 }
 
@@ -436,6 +552,318 @@ static void *cutter(void *cuts)
     return NULL;
 }
 
+/* ---- groups -------------------------------------------------------------------------------------------------------- */
+
+enum { MOST_CALL = 3 << 20, GROUP_KINDS = 8 };
+
+struct plays { /* a group */
+    int number;
+    void *listener, *group;
+    uint64_t posted, done;
+    void *request[IN_FLIGHT];
+    unsigned char *from[IN_FLIGHT], *to[IN_FLIGHT];
+    void *region[IN_FLIGHT];
+};
+
+struct call { /* what it is follows from group and number */
+    int kind, type, op, in_place; /* kind: 0 AllGather, 1 ReduceScatter, else AllReduce */
+    size_t item, count;    /* AllReduce: elements */
+    size_t node, offset, bytes; /* of the others: a node's bytes, and the window */
+};
+
+static struct call call_of(const struct plays *g, uint64_t number)
+{
+    static const size_t ITEMS[NCCL_TYPES] = {1, 1, 4, 4, 8, 8, 2, 4, 8, 2};
+    static const size_t LIMITS[] = {1, 16, 1000, 8192, 70000, 300000, MOST_CALL / 8};
+    uint64_t random = seed * 7919 + (uint64_t)g->number * 104729 + number * 15485863;
+    struct call c = {.kind = (int)(draw(&random) % GROUP_KINDS), .type = (int)(draw(&random) % NCCL_TYPES),
+                     .op = (int)(draw(&random) % NCCL_OPS), .in_place = draw(&random) % 4 == 0};
+    c.item = ITEMS[c.type];
+    c.count = 1 + draw(&random) % LIMITS[draw(&random) % (sizeof LIMITS / sizeof *LIMITS)];
+    c.node = c.count * c.item;
+    if (c.node > (size_t)(MOST_CALL / MOST_RANKS))
+        c.node = MOST_CALL / MOST_RANKS / c.item * c.item;
+    c.offset = draw(&random) % (c.node * (size_t)ranks / c.item) * c.item;
+    c.bytes = (1 + draw(&random) % ((c.node * (size_t)ranks - c.offset) / c.item)) * c.item;
+    return c;
+}
+
+/* The number that a node gives to an element: whole, small, of few bits where it is multiplied. */
+static unsigned number_of(const struct plays *g, uint64_t call, const struct call *c, int node, size_t i)
+{
+    uint64_t random = seed + (uint64_t)g->number * 977 + call * 104729 + (uint64_t)node * 7919 + i * 15485863;
+    const uint64_t mixed = draw(&random);
+    return (unsigned)(mixed >> 40) % (c->op == NCCL_PROD ? 2 : 4) + (c->op == NCCL_PROD);
+}
+
+static void write_number(int type, unsigned char *at, unsigned value)
+{
+    const float single = (float)value;
+    const double twice = value;
+    uint32_t bits;
+    memcpy(&bits, &single, 4);
+    const uint16_t brain = (uint16_t)(bits >> 16);
+    const uint16_t half = value ? (uint16_t)(((bits >> 23) - 112) << 10 | (bits >> 13 & 0x3ff)) : 0;
+    const uint64_t wide = value;
+    switch (type) {
+    case NCCL_FLOAT16: memcpy(at, &half, 2); break;
+    case NCCL_BFLOAT16: memcpy(at, &brain, 2); break;
+    case NCCL_FLOAT32: memcpy(at, &single, 4); break;
+    case NCCL_FLOAT64: memcpy(at, &twice, 8); break;
+    case NCCL_INT8: case NCCL_UINT8: memcpy(at, &wide, 1); break;
+    case NCCL_INT32: case NCCL_UINT32: memcpy(at, &wide, 4); break;
+    default: memcpy(at, &wide, 8);
+    }
+}
+
+static unsigned reduced(const struct plays *g, uint64_t call, const struct call *c, size_t i)
+{
+    unsigned all = number_of(g, call, c, 0, i);
+    for (int node = 1; node < ranks; node++) {
+        const unsigned one = number_of(g, call, c, node, i);
+        all = c->op == NCCL_SUM ? all + one : c->op == NCCL_PROD ? all * one
+              : c->op == NCCL_MAX ? (one > all ? one : all) : one < all ? one : all;
+    }
+    return all;
+}
+
+/* What of a window is a node's: bytes, and where in the window they begin. */
+static size_t part_of(const struct call *c, int node, size_t *at)
+{
+    const size_t low = (size_t)node * c->node, high = low + c->node, end = c->offset + c->bytes;
+    const size_t first = low > c->offset ? low : c->offset, last = high < end ? high : end;
+    *at = first < last ? first - c->offset : 0;
+    return first < last ? last - first : 0;
+}
+
+static void make_call(struct plays *g, uint64_t number, void **request)
+{
+    const struct call c = call_of(g, number);
+    unsigned char *from = g->from[number % IN_FLIGHT], *to = g->to[number % IN_FLIGHT];
+    size_t at, own = part_of(&c, rank, &at);
+    memset(to, 0x5c, MOST_CALL + GUARD);
+    if (c.kind == 0) {
+        for (size_t i = 0; i < own; i++)
+            from[i] = (unsigned char)number_of(g, number, &c, rank, c.offset + at + i);
+        if (c.in_place)
+            memcpy(to + at, from, own);
+        check(iallgather(g->group, c.in_place ? to + at : from, to, c.node, c.offset, c.bytes, request), "iallgather");
+        return;
+    }
+    const size_t first = c.kind == 1 ? c.offset / c.item : 0, count = c.kind == 1 ? c.bytes / c.item : c.count;
+    unsigned char *const data = c.kind != 1 && c.in_place ? to : from;
+    for (size_t i = 0; i < count; i++)
+        write_number(c.type, data + i * c.item, number_of(g, number, &c, rank, first + i));
+    if (c.kind == 1)
+        check(ireducescatter(g->group, from, to, c.node, c.offset, c.bytes, c.type, c.op, request), "ireducescatter");
+    else
+        check(iallreduce(g->group, data, to, c.count, c.type, c.op, request), "iallreduce");
+}
+
+static void verify_call(const struct plays *g, uint64_t number)
+{
+    const struct call c = call_of(g, number);
+    const unsigned char *to = g->to[number % IN_FLIGHT];
+    size_t at, end, own = part_of(&c, rank, &at);
+    unsigned char right[8];
+    if (c.kind == 0) {
+        end = c.bytes;
+        for (int node = 0; node < ranks; node++) {
+            const size_t part = part_of(&c, node, &at);
+            for (size_t i = 0; i < part; i++)
+                if (to[at + i] != (unsigned char)number_of(g, number, &c, node, c.offset + at + i))
+                    fail("call %llu, an AllGather, has another byte %zu of node %d", (unsigned long long)number, i, node);
+        }
+    } else {
+        const size_t first = c.kind == 1 ? (c.offset + at) / c.item : 0, count = c.kind == 1 ? own / c.item : c.count;
+        end = count * c.item;
+        for (size_t i = 0; i < count; i++) {
+            write_number(c.type, right, reduced(g, number, &c, first + i));
+            if (memcmp(to + i * c.item, right, c.item))
+                fail("call %llu, kind %d, type %d, operation %d, %zu elements: element %zu is wrong",
+                     (unsigned long long)number, c.kind, c.type, c.op, count, i);
+        }
+    }
+    for (size_t i = 0; i < GUARD; i++)
+        if (to[end + i] != 0x5c)
+            fail("call %llu, kind %d: bytes behind its buffer", (unsigned long long)number, c.kind);
+}
+
+static int step_group(struct plays *g, uint64_t calls)
+{
+    int moved = 0;
+    if (g->posted < calls && g->posted < g->done + IN_FLIGHT) {
+        void *request = NULL;
+        make_call(g, g->posted, &request);
+        if (request) {
+            g->request[g->posted++ % IN_FLIGHT] = request;
+            moved = 1;
+        }
+    }
+    if (g->done < g->posted) {
+        int done = 0, size = -1;
+        check(OF_COLL(test)(g->request[g->done % IN_FLIGHT], &done, &size), "test of a collective");
+        if (done) {
+            verify_call(g, g->done++);
+            moved = 1;
+        }
+    }
+    return moved;
+}
+
+static void open_group(struct plays *g, int number)
+{
+    unsigned char handle[MOST_RANKS][NCCL_HANDLE_BYTES];
+    void *handles[MOST_RANKS];
+    char name[64];
+    *g = (struct plays){.number = number};
+    check(listen_coll(0, handle[rank], &g->listener), "listen of CollNet");
+    snprintf(name, sizeof name, "group.%d.%d", number, rank);
+    put(name, handle[rank], NCCL_HANDLE_BYTES);
+    for (int node = 0; node < ranks; node++) {
+        snprintf(name, sizeof name, "group.%d.%d", number, node);
+        get(name, handle[node], NCCL_HANDLE_BYTES);
+        handles[node] = handle[node];
+    }
+    const nccl_result_t connected = OF_COLL(connect)(handles, ranks, rank, g->listener, &g->group);
+    if (connected != NCCL_SUCCESS)
+        sleep(1); /* NCCL would go on without CollNet, so that others hear of it */
+    check(connected, "connect of CollNet");
+    check(OF_COLL(close_listen)(g->listener), "closeListen of CollNet");
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        g->from[i] = malloc(MOST_CALL + GUARD);
+        g->to[i] = malloc(MOST_CALL + GUARD);
+        check(OF_COLL(register_memory)(g->group, g->to[i], MOST_CALL, NCCL_PTR_HOST, &g->region[i]), "regMr of CollNet");
+        if (!g->region[i]) /* NCCL would not ask for the memory back before it frees it */
+            fail("a region of NULL");
+    }
+}
+
+static void close_group(struct plays *g)
+{
+    /* in NCCL's order: memory is gone before the group is closed */
+    for (int i = 0; i < IN_FLIGHT; i++)
+        check(OF_COLL(deregister)(g->group, g->region[i]), "deregMr of CollNet");
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        memset(g->to[i], 0xa5, MOST_CALL);
+        free(g->from[i]);
+        free(g->to[i]);
+    }
+    usleep(2000);
+    check(OF_COLL(close_group)(g->group), "closeColl");
+}
+
+/* Calls are in flight when NCCL aborts. */
+static void abandon_group(void)
+{
+    struct plays g;
+    open_group(&g, 99);
+    for (int i = 0; i < 6; i++) {
+        void *request = NULL;
+        memset(g.from[i], 1, MOST_CALL);
+        if (iallreduce(g.group, g.from[i], g.to[i], MOST_CALL / 4, NCCL_FLOAT32, NCCL_SUM, &request) != NCCL_SUCCESS)
+            break; /* others have abandoned it before */
+    }
+    usleep((useconds_t)(rank * 700));
+    close_group(&g);
+}
+
+/* AllReduces of one length, in buffers that stay: seconds of all. */
+static double time_group(struct plays *g, size_t bytes, uint64_t calls)
+{
+    unsigned char *from[IN_FLIGHT], *to[IN_FLIGHT];
+    struct timespec begun, ended;
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        from[i] = malloc(bytes);
+        to[i] = malloc(bytes);
+        for (size_t k = 0; k < bytes / 4; k++)
+            write_number(NCCL_FLOAT32, from[i] + 4 * k, (unsigned)(k + (size_t)rank) % 5);
+        memset(to[i], 0, bytes);
+    }
+    meet("timed");
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    while (g->done < calls) {
+        if (g->posted < calls && g->posted < g->done + IN_FLIGHT) {
+            void *request = NULL;
+            const uint64_t slot = g->posted % IN_FLIGHT;
+            check(iallreduce(g->group, from[slot], to[slot], bytes / 4, NCCL_FLOAT32, NCCL_SUM, &request), "iallreduce");
+            if (request)
+                g->request[g->posted++ % IN_FLIGHT] = request;
+        }
+        int done = 0, size;
+        if (g->done < g->posted)
+            check(OF_COLL(test)(g->request[g->done % IN_FLIGHT], &done, &size), "test of a collective");
+        if (done)
+            g->done++;
+        else
+            usleep(10);
+    }
+    clock_gettime(CLOCK_MONOTONIC, &ended);
+    for (size_t k = 0; k < bytes / 4; k++) {
+        unsigned char right[4];
+        unsigned all = 0;
+        for (int node = 0; node < ranks; node++)
+            all += (unsigned)(k + (size_t)node) % 5;
+        write_number(NCCL_FLOAT32, right, all);
+        if (memcmp(to[(calls - 1) % IN_FLIGHT] + 4 * k, right, 4))
+            fail("element %zu is wrong", k);
+    }
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        free(from[i]);
+        free(to[i]);
+    }
+    return (double)(ended.tv_sec - begun.tv_sec) + (double)(ended.tv_nsec - begun.tv_nsec) * 1e-9;
+}
+
+static void play_groups(void *library, int groups, uint64_t calls, int cuts)
+{
+    static struct plays all[MOST_CONNECTIONS];
+    const char *timed = getenv("HARNESS_BYTES");
+    int devices = 0, does = -1, wanted = 1;
+    double seconds = 0;
+    load_coll(library);
+    start_coll();
+    check(OF_COLL(devices)(&devices), "devices of CollNet");
+    for (int type = -1; type < NCCL_TYPES + 2; type++)
+        for (int op = 0; op < NCCL_OPS + 2; op++) {
+            check(OF_COLL(reduces)(type, op, &does), "reduceSupport");
+            wanted = wanted && does == (type >= 0 && type < NCCL_TYPES && op < NCCL_OPS);
+        }
+    if (!wanted || devices < 1)
+        fail("reduceSupport or devices of CollNet");
+    for (int i = 0; i < groups; i++)
+        open_group(&all[i], i);
+    phase("calls");
+    pthread_t thread;
+    traffic = 1;
+    if (cuts && pthread_create(&thread, NULL, cutter, &cuts))
+        fail("no thread");
+    if (timed)
+        seconds = time_group(&all[0], strtoull(timed, NULL, 10), calls);
+    for (int open_groups = !timed; open_groups;) {
+        int moved = 0;
+        open_groups = 0;
+        for (int i = 0; i < groups; i++) {
+            moved |= step_group(&all[i], calls);
+            open_groups += all[i].done < calls;
+        }
+        if (!moved)
+            usleep(20);
+    }
+    traffic = 0;
+    if (cuts)
+        pthread_join(thread, NULL);
+    phase("closes");
+    for (int i = 0; i < groups; i++) /* at once: others may still be at their last call */
+        close_group(&all[i]);
+    if (!timed)
+        abandon_group();
+    if (timed)
+        fprintf(stderr, "[%d] took %.6f s\n", rank, seconds);
+    meet("over");
+    end_coll();
+}
+
 /* ---- a communicator ------------------------------------------------------------------------------------------------ */
 
 static void *late(void *unused)
@@ -568,7 +996,7 @@ static void abandon(void)
 int main(int argc, char **argv)
 {
     pthread_t watchdog;
-    if (argc != 10)
+    if (argc != 10 && argc != 11)
         return 2;
     rank = atoi(argv[3]);
     ranks = atoi(argv[4]);
@@ -591,6 +1019,13 @@ int main(int argc, char **argv)
         exit(0);
     waitpid(child, NULL, 0);
 #endif
+    if (argc == 11) {
+        play_groups(library, connections, strtoull(argv[10], NULL, 10), cuts);
+        finalize();
+        printf("right: %u sockets cut\n", cuts_made);
+        fflush(stdout);
+        return 0;
+    }
     communicate(0, messages, connections, cuts);
     /* A second communicator, while the first is there. */
     if (net.version >= 11)

@@ -69,6 +69,7 @@ class Ranks:
     messages: int = 40
     connections: int = 2
     cuts: int = 0
+    calls: int = 0  # of CollNet, in place of messages
     env: dict[str, str] = field(default_factory=dict)
     prefix: Sequence[Sequence[str]] = ()  # of each rank's command
 
@@ -80,7 +81,7 @@ class Ranks:
             log = (self.folder / f"log.{rank}").open("w+", encoding="utf-8")
             self._logs.append(log)
             arguments = [self.version, rank, len(self.nics), self.folder, self.seed]
-            arguments += [self.messages, self.connections, self.cuts]
+            arguments += [self.messages, self.connections, self.cuts, *[self.calls][: bool(self.calls)]]
             command = [str(self.build.harness), str(self.build.plugin), *map(str, arguments)]
             env = {**os.environ, "OPTCC_NICS": nics, "OPTCC_CONNECT_S": "100", **self.env}
             prefix = self.prefix[rank] if self.prefix else ()

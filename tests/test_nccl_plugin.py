@@ -317,7 +317,8 @@ def test_the_library_shows_tables_and_stays_loaded(built: Build) -> None:
     told = subprocess.run(["readelf", "-dW", "--dyn-syms", built.plugin], capture_output=True, text=True, check=True)
     assert "NODELETE" in told.stdout
     shown = re.findall(r"GLOBAL DEFAULT +\d+ (\S+)", told.stdout)
-    assert sorted(shown) == sorted(f"ncclNetPlugin_v{version}" for version in VERSIONS)
+    tables = [f"nccl{kind}Plugin_v{version}" for kind in ("Net", "CollNet") for version in VERSIONS]
+    assert sorted(shown) == sorted([*tables, "ncclTunerPlugin_v4", "ncclTunerPlugin_v5"])
 
 
 def test_the_command_tells_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

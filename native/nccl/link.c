@@ -546,6 +546,20 @@ uint32_t link_wires(const struct link *l)
     return alive;
 }
 
+uint32_t link_nics(const struct link *l, uint32_t *lost)
+{
+    uint32_t all = 0, alive = 0;
+    for (uint32_t i = 0; l->engine && i < l->wires; i++) {
+        struct optcc_wire ends;
+        if (optcc_tcp_wire(l->tcp, i, &ends) != OPTCC_OK)
+            continue;
+        all |= UINT32_C(1) << ends.nic;
+        alive |= (uint32_t)!is_lost(l, i) << ends.nic;
+    }
+    *lost = all & ~alive;
+    return all;
+}
+
 int link_news(struct link *l, char *words, size_t room, int *lost)
 {
     const uint32_t alive = link_wires(l);

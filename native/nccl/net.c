@@ -37,16 +37,6 @@ static const uint64_t ROUND_NS = 100000000;         /* between looks at what is 
 static const uint64_t LINGER_NS = UINT64_C(2000000000); /* for the last words */
 static const uint64_t UNUSED_NS = UINT64_C(20000000000); /* a link that nobody uses is closed after so long */
 
-enum request_is { FREE, POSTED, TAKEN, DONE, FAILED };
-
-struct request {
-    _Atomic uint32_t is;
-    int size;             /* bytes, when it is DONE */
-    nccl_result_t result; /* when it has FAILED */
-    void *data;
-    uint64_t bytes, number;
-};
-
 struct route { /* a link, and who uses it */
     struct route *next;
     struct link *link;
@@ -103,18 +93,35 @@ static void wake(void)
 }
 
 /* Our thread lets whoever waits go first. */
-static void lock(void)
+void net_lock(void)
 {
     atomic_fetch_add(&plugin.waiting, 1);
     pthread_mutex_lock(&plugin.lock);
     atomic_fetch_sub(&plugin.waiting, 1);
 }
 
-static void unlock(void)
+void net_unlock(void)
 {
     pthread_mutex_unlock(&plugin.lock);
     if (atomic_load(&plugin.sleeps))
         wake();
+}
+
+void net_ring(void)
+{
+    atomic_fetch_add(&plugin.bell, 1);
+    if (atomic_load(&plugin.sleeps))
+        wake();
+}
+
+const struct process *net_process(void) { return &plugin.process; }
+
+void net_tell(int warns, const char *line)
+{
+    if (warns)
+        WARN("%s", line);
+    else
+        INFO("%s", line);
 }
 
 /* ---- what users set ----------------------------------------------------------------------------------------------- */
@@ -140,7 +147,7 @@ static int read_settings(struct settings *s)
 {
     uint64_t devices = 1, segment = 128 << 10, window = 512 << 10, suspect_ms = 200, return_s = 120, connect_s = 60;
     uint64_t spin_us = 20;
-    const char *lanes = getenv("OPTCC_LANES");
+    const char *lanes = getenv("OPTCC_LANES"), *rates = getenv("OPTCC_RATES"), *plans = getenv("OPTCC_PLANS");
     if (!number("OPTCC_DEVICES", 1, OPTCC_MAX_NICS, &devices) ||
         !number("OPTCC_SEGMENT_BYTES", 4096, OPTCC_MAX_SEGMENT / 4, &segment) ||
         !number("OPTCC_WINDOW_BYTES", 4096, UINT64_C(1) << 30, &window) ||
@@ -158,17 +165,18 @@ static int read_settings(struct settings *s)
     *s = (struct settings){.devices = (uint32_t)devices, .segment_bytes = (uint32_t)segment,
                            .window_bytes = (uint32_t)window, .all_lanes = lanes && !strcmp(lanes, "all"),
                            .suspect_ns = suspect_ms * MILLISECOND_NS, .return_ns = return_s * SECOND_NS,
-                           .connect_ns = connect_s * SECOND_NS, .spin_ns = spin_us * 1000};
+                           .connect_ns = connect_s * SECOND_NS, .spin_ns = spin_us * 1000,
+                           .rates = rates && *rates ? rates : NULL, .plans = plans && *plans ? plans : NULL};
     return 1;
 }
 
 /* ---- the thread --------------------------------------------------------------------------------------------------- */
 
-static void finish(struct request *r, nccl_result_t result, uint64_t bytes)
+void request_end(struct request *r, nccl_result_t result, uint64_t bytes)
 {
     r->result = result;
-    r->size = (int)bytes;
-    atomic_store_explicit(&r->is, result == NCCL_SUCCESS ? DONE : FAILED, memory_order_release);
+    r->size = (int)(bytes > INT_MAX ? INT_MAX : bytes);
+    atomic_store_explicit(&r->is, result == NCCL_SUCCESS ? ENDED : FAILED, memory_order_release);
 }
 
 /* Requests that NCCL has left, into the stream. */
@@ -186,7 +194,7 @@ static int take_requests(struct connection *c)
         if (result == OPTCC_OK)
             atomic_store_explicit(&r->is, TAKEN, memory_order_relaxed);
         else
-            finish(r, NCCL_INTERNAL_ERROR, 0);
+            request_end(r, NCCL_INTERNAL_ERROR, 0);
     }
     return c->taken > before;
 }
@@ -209,7 +217,7 @@ static int end_requests(struct connection *c, int lost)
             if (result == OPTCC_BAD)
                 WARN("a message of %llu bytes is longer than the buffer of its receiver",
                      (unsigned long long)r->bytes);
-            finish(r, result == OPTCC_OK ? NCCL_SUCCESS : result == OPTCC_BAD ? NCCL_INVALID_USAGE : NCCL_REMOTE_ERROR,
+            request_end(r, result == OPTCC_OK ? NCCL_SUCCESS : result == OPTCC_BAD ? NCCL_INVALID_USAGE : NCCL_REMOTE_ERROR,
                    bytes);
             moved = 1;
         }
@@ -351,6 +359,7 @@ static void *run(void *unused)
         for (struct connection *c = plugin.connections; c; c = c->next)
             if (c->oldest < c->taken || link_state(c->route->link) == LINK_LOST)
                 moved |= end_requests(c, link_state(c->route->link) == LINK_LOST);
+        moved |= groups_progress(now_ns);
         if (now_ns >= round_ns) {
             look_around(now_ns);
             round_ns = now_ns + ROUND_NS;
@@ -375,6 +384,24 @@ static void tell_nics(const struct process *p)
     INFO("using%s; every message may go by each of them", line);
 }
 
+/* Rates that are told, in place of what the system says: a number for each NIC. */
+static int told_rates(struct process *p, char *why, size_t room)
+{
+    const char *at = p->settings.rates;
+    for (uint32_t i = 0; at && i < p->nics; i++) {
+        char *end;
+        const double gbps = strtod(at, &end);
+        if (end == at || !(gbps >= 0.001 && gbps <= 1e6) || *end != (i + 1 < p->nics ? ',' : 0)) {
+            snprintf(why, room, "OPTCC_RATES=%s: expected Gb/s for each of %u NICs, such as 400,200", p->settings.rates,
+                     p->nics);
+            return 0;
+        }
+        p->nic[i].speed_mbps = (uint32_t)(gbps * 1000);
+        at = end + 1;
+    }
+    return 1;
+}
+
 /* Called with the lock. */
 static nccl_result_t start(void)
 {
@@ -384,8 +411,12 @@ static nccl_result_t start(void)
     memset(p, 0, sizeof *p);
     if (!read_settings(&p->settings))
         return NCCL_INVALID_USAGE;
-    if (!(p->nics = nics_find(p->nic, why, sizeof why)) || doors_open(p, why, sizeof why)) {
+    if (!(p->nics = nics_find(p->nic, why, sizeof why)) || !told_rates(p, why, sizeof why) ||
+        (p->settings.plans && !plans_open(p->settings.plans, &p->plans, why, sizeof why)) ||
+        doors_open(p, why, sizeof why)) {
         WARN("%s", why);
+        plans_close(p->plans);
+        p->plans = NULL;
         return NCCL_SYSTEM_ERROR;
     }
     plugin.epoll = epoll_create1(EPOLL_CLOEXEC);
@@ -398,6 +429,8 @@ static nccl_result_t start(void)
     if (failed) {
         WARN("cannot start its thread: %s", strerror(errno));
         doors_close(p);
+        plans_close(p->plans);
+        p->plans = NULL;
         return NCCL_SYSTEM_ERROR;
     }
     pthread_setname_np(plugin.thread, "optcc-net");
@@ -429,22 +462,23 @@ static void stop(void)
     const uint64_t begun_ns = clock_ns();
     char words[512];
     while (has_last_words() && clock_ns() - begun_ns < LINGER_NS) {
-        unlock();
+        net_unlock();
         usleep(200);
-        lock();
+        net_lock();
     }
     atomic_store(&plugin.stops, 1);
-    unlock();
+    net_unlock();
     wake();
     pthread_join(plugin.thread, NULL);
-    lock();
+    net_lock();
     for (struct connection *c = plugin.connections; c; c = c->next) { /* closed by its owner, later */
         for (uint32_t i = 0; i < NCCL_MAX_REQUESTS; i++)
             if (atomic_load(&c->request[i].is) == POSTED || atomic_load(&c->request[i].is) == TAKEN)
-                finish(&c->request[i], NCCL_REMOTE_ERROR, 0);
+                request_end(&c->request[i], NCCL_REMOTE_ERROR, 0);
         c->route = NULL;
     }
     plugin.connections = NULL;
+    groups_stop();
     while (plugin.routes) {
         struct route *r = plugin.routes;
         plugin.routes = r->next;
@@ -454,6 +488,8 @@ static void stop(void)
         free(r);
     }
     doors_close(&plugin.process);
+    plans_close(plugin.process.plans);
+    plugin.process.plans = NULL;
     close(plugin.epoll);
     close(plugin.waker);
     plugin.epoll = plugin.waker = -1;
@@ -466,9 +502,9 @@ __attribute__((destructor)) static void end(void)
     if (!plugin.running || plugin.pid != getpid())
         return;
     plugin.log = NULL;
-    lock();
+    net_lock();
     stop();
-    unlock();
+    net_unlock();
 }
 
 nccl_result_t net_init(nccl_logger_t log)
@@ -478,7 +514,7 @@ nccl_result_t net_init(nccl_logger_t log)
         pthread_mutex_init(&plugin.lock, NULL);
         plugin.epoll = plugin.waker = -1;
     }
-    lock();
+    net_lock();
     plugin.log = log;
     const nccl_result_t result = plugin.running ? NCCL_SUCCESS : start();
     plugin.users += result == NCCL_SUCCESS;
@@ -488,7 +524,7 @@ nccl_result_t net_init(nccl_logger_t log)
 
 nccl_result_t net_finalize(void)
 {
-    lock();
+    net_lock();
     if (plugin.users && --plugin.users == 0 && plugin.running)
         stop();
     pthread_mutex_unlock(&plugin.lock);
@@ -536,14 +572,20 @@ nccl_result_t net_listen(int device, void *handle, void **listener)
     struct listener *l = calloc(1, sizeof *l);
     if (!l)
         return NCCL_SYSTEM_ERROR;
-    lock();
+    net_lock();
     l->port = ++plugin.ports;
     handle_write(&plugin.process, l->port, &told);
-    unlock();
+    net_unlock();
     memset(handle, 0, NCCL_HANDLE_BYTES);
     memcpy(handle, &told, sizeof told);
     *listener = l;
     return NCCL_SUCCESS;
+}
+
+struct link *net_link(const void *connection)
+{
+    const struct connection *c = connection;
+    return c && c->route ? c->route->link : NULL;
 }
 
 static struct connection *add_connection(struct route *route, uint32_t stream, int receiving)
@@ -600,9 +642,9 @@ nccl_result_t net_connect(int device, const void *handle, void **connection)
         WARN("%s", why);
         return NCCL_INVALID_USAGE;
     }
-    lock();
+    net_lock();
     const nccl_result_t result = connect_to(&told, connection);
-    unlock();
+    net_unlock();
     return result;
 }
 
@@ -612,7 +654,7 @@ nccl_result_t net_accept(void *listener, void **connection)
     uint32_t stream;
     nccl_result_t result = NCCL_SUCCESS;
     *connection = NULL;
-    lock();
+    net_lock();
     for (struct route *r = plugin.routes; r; r = r->next)
         if (!link_is_ours(r->link) && link_state(r->link) == LINK_OPEN &&
             optcc_stream_take(link_messages(r->link), l->port, &stream) == OPTCC_OK) {
@@ -620,7 +662,7 @@ nccl_result_t net_accept(void *listener, void **connection)
             result = *connection ? NCCL_SUCCESS : NCCL_SYSTEM_ERROR;
             break;
         }
-    unlock();
+    net_unlock();
     return result;
 }
 
@@ -629,12 +671,12 @@ nccl_result_t net_close_listen(void *listener)
 {
     const struct listener *l = listener;
     uint32_t stream;
-    lock();
+    net_lock();
     for (struct route *r = l ? plugin.routes : NULL; r; r = r->next)
         while (!link_is_ours(r->link) && link_state(r->link) == LINK_OPEN &&
                optcc_stream_take(link_messages(r->link), l->port, &stream) == OPTCC_OK)
             optcc_stream_close(link_messages(r->link), 1, stream);
-    unlock();
+    net_unlock();
     free(listener);
     return NCCL_SUCCESS;
 }
@@ -642,7 +684,7 @@ nccl_result_t net_close_listen(void *listener)
 static nccl_result_t close_connection(struct connection *c)
 {
     const uint64_t begun_ns = clock_ns();
-    lock();
+    net_lock();
     for (struct connection **at = &plugin.connections; *at; at = &(*at)->next)
         if (*at == c) {
             *at = c->next;
@@ -656,16 +698,16 @@ static nccl_result_t close_connection(struct connection *c)
         /* NCCL frees its buffers after this: a wire that may still read one is waited for, and then cut. */
         while (!c->receiving && (lanes = optcc_stream_held(messages, c->stream)) &&
                link_state(route->link) == LINK_OPEN && clock_ns() - begun_ns < LINGER_NS) {
-            unlock();
+            net_unlock();
             usleep(100);
-            lock();
+            net_lock();
         }
         for (; lanes; lanes &= lanes - 1)
             optcc_leave(link_engine(route->link), (uint32_t)__builtin_ctzll(lanes));
     }
     if (route)
         route->connections--;
-    unlock();
+    net_unlock();
     free(c);
     return NCCL_SUCCESS;
 }
@@ -703,9 +745,7 @@ static nccl_result_t post(struct connection *c, void *data, size_t size, void **
     r->bytes = size;
     atomic_store_explicit(&r->is, POSTED, memory_order_relaxed);
     atomic_store_explicit(&c->posted, posted + 1, memory_order_release);
-    atomic_fetch_add(&plugin.bell, 1);
-    if (atomic_load(&plugin.sleeps))
-        wake();
+    net_ring();
     *request = r;
     return NCCL_SUCCESS;
 }
@@ -742,12 +782,12 @@ nccl_result_t net_test(void *request, int *done, int *sizes)
 {
     struct request *r = request;
     const uint32_t is = atomic_load_explicit(&r->is, memory_order_acquire);
-    *done = is == DONE || is == FAILED;
+    *done = is == ENDED || is == FAILED;
     if (!*done)
         return NCCL_SUCCESS;
     const nccl_result_t result = is == FAILED ? r->result : NCCL_SUCCESS;
     if (sizes)
-        sizes[0] = is == DONE ? r->size : 0;
+        sizes[0] = is == ENDED ? r->size : 0;
     atomic_store_explicit(&r->is, FREE, memory_order_release);
     return result;
 }

@@ -4,6 +4,9 @@
  *   net.c     connections and requests; the thread that moves everything
  *   link.c    two processes: how they meet, and the engine between them
  *   nics.c    which NICs there are
+ *   groups.c  CollNet: the collectives of several processes, over connections of net.c
+ *   plans.c   by which transfers: plans written beforehand, or a ring
+ *   tuner.c   which collectives NCCL gives to CollNet
  *
  * NCCL's threads never wait for a network: they leave requests and look whether these are done. One thread of the process
  * runs all engines.
@@ -15,6 +18,7 @@
 #include "tables.h"
 
 #include <limits.h>
+#include <stdatomic.h>
 
 /* ---- nics.c ------------------------------------------------------------------------------------------------------ */
 
@@ -39,9 +43,12 @@ struct settings {
     uint64_t return_ns;     /* OPTCC_RETURN_S: a process that does not answer by any NIC for so long is lost */
     uint64_t connect_ns;    /* OPTCC_CONNECT_S: a process that cannot be reached for so long is none */
     uint64_t spin_ns;       /* OPTCC_SPIN_US: the thread looks for so long before it sleeps */
+    const char *rates;      /* OPTCC_RATES: of the NICs, Gb/s, where the system does not know them; NULL: not said */
+    const char *plans;      /* OPTCC_PLANS: a folder; NULL: none */
 };
 
 enum {
+    MOST_NODES = 64,      /* of a group: a set of them is one word */
     MOST_SEGMENTS = 4096, /* of a message */
     MOST_STREAMS = 2048,  /* of one way between two processes */
     SECRET = 16,          /* bytes of a process' secret, which its handles carry */
@@ -62,6 +69,7 @@ struct process {
     int door[DOORS];         /* sockets where others meet us */
     struct optcc_tcp_address door_address[DOORS];
     uint32_t doors;
+    struct plans *plans; /* NULL: none */
 };
 
 /* What NCCL carries from who listens to who connects. */
@@ -114,12 +122,33 @@ struct optcc_engine *link_engine(const struct link *link);
 int link_fd(const struct link *link); /* -1: none; readable: link_progress has something to do */
 int link_sent(const struct link *link);
 uint32_t link_wires(const struct link *link); /* that are not lost */
+/* A bit for each NIC of ours that has a wire; in `lost` for each that has none left. */
+uint32_t link_nics(const struct link *link, uint32_t *lost);
 /* What has changed about its wires since the last call, one at a time, in words: 1 or 0. `lost`: for the worse. */
 int link_news(struct link *link, char *words, size_t room, int *lost);
 /* What it has carried, in words. */
 void link_tell(const struct link *link, char *words, size_t room);
 
 /* ---- net.c ------------------------------------------------------------------------------------------------------- */
+
+enum request_is { FREE, POSTED, TAKEN, ENDED, FAILED };
+
+struct request { /* what `net_test` looks at */
+    _Atomic uint32_t is;
+    int size;             /* bytes, when it has ENDED */
+    nccl_result_t result; /* when it has FAILED */
+    void *data;
+    uint64_t bytes, number;
+};
+void request_end(struct request *request, nccl_result_t result, uint64_t bytes);
+
+/* Of the one lock, and of the thread, for groups.c. */
+void net_lock(void);
+void net_unlock(void);
+void net_ring(void); /* there is something to do */
+const struct process *net_process(void);
+struct link *net_link(const void *connection); /* with the lock; NULL: none any more */
+void net_tell(int warns, const char *line);
 
 nccl_result_t net_init(nccl_logger_t log);
 nccl_result_t net_finalize(void);
@@ -137,5 +166,47 @@ nccl_result_t net_test(void *request, int *done, int *sizes);
 nccl_result_t net_close_send(void *connection);
 nccl_result_t net_close_receive(void *connection);
 nccl_result_t net_close_listen(void *listener);
+
+/* ---- groups.c ----------------------------------------------------------------------------------------------------- */
+
+/* By the thread, with the lock: do what can be done now; whether something has happened. */
+int groups_progress(uint64_t now_ns);
+/* The thread has ended: so does everything that runs. */
+void groups_stop(void);
+
+nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *listener, void **group);
+nccl_result_t group_reduces(int type, int op, int *does);
+nccl_result_t group_allreduce(void *group, void *from, void *to, size_t count, int type, int op, void **request);
+nccl_result_t group_allgather(void *group, void *from, const struct nccl_part *to, size_t node_bytes,
+                              size_t window_offset, size_t window_bytes, void **request);
+nccl_result_t group_reduce_scatter(void *group, const struct nccl_part *from, void *to, size_t node_bytes,
+                                   size_t window_offset, size_t window_bytes, int type, int op, void **request);
+nccl_result_t group_register(void *group, void *data, size_t size, int type, void **region);
+nccl_result_t group_deregister(void *group, void *region);
+nccl_result_t group_close(void *group);
+
+/* ---- plans.c ------------------------------------------------------------------------------------------------------ */
+
+struct plans;
+/* Read and check a folder; 0, and `why`. */
+int plans_open(const char *folder, struct plans **plans, char *why, size_t room);
+void plans_close(struct plans *plans);
+uint32_t plans_count(const struct plans *plans);
+const char *plans_name(const struct plans *plans, uint32_t plan); /* of its file */
+void plans_code(const struct plans *plans, uint8_t code[OPTCC_HMAC]); /* the same of the same files */
+int plans_degraded(const struct plans *plans); /* whether now.plan has slow nodes */
+/* The plan for nodes with these rates, and which node has which role in it; OPTCC_NONE: none suits, take a ring. */
+uint32_t plans_choose(const struct plans *plans, uint32_t nodes, const uint32_t *mbps, uint16_t *node_of);
+uint32_t plans_cycle(const struct plans *plans, uint32_t plan); /* how many programs it has */
+/* What a node does in the `turn`-th call of so many bytes: OK, BAD or MEMORY. */
+int plans_program(const struct plans *plans, uint32_t plan, uint64_t turn, const uint16_t *node_of, uint32_t nodes,
+                  uint32_t rank, uint64_t bytes, uint32_t segment_bytes, struct optcc_program **program);
+
+/* ---- tuner.c ------------------------------------------------------------------------------------------------------ */
+
+nccl_result_t tuner_init(size_t nodes, nccl_logger_t log, void **context);
+nccl_result_t tuner_tune(void *context, int function, size_t bytes, int operations, float **costs, int algorithms,
+                         int protocols, int registered, int *channels);
+nccl_result_t tuner_end(void *context);
 
 #endif

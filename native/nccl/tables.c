@@ -9,6 +9,10 @@
 /* As NCCL's headers have them on 64-bit machines. */
 _Static_assert(sizeof(struct nccl_properties_v8) == 64 && sizeof(struct nccl_properties_v9) == 104 &&
                sizeof(struct nccl_properties_v11) == 112 && sizeof(struct nccl_properties_v12) == 128, "as NCCL's");
+_Static_assert(sizeof(struct nccl_collective_v8) == 136 && sizeof(struct nccl_collective_v9) == 144 &&
+               sizeof(struct nccl_collective_v11) == 152 && sizeof(struct nccl_collective_v12) == 152 &&
+               sizeof(struct nccl_part) == 24 && sizeof(struct nccl_part_v8) == 24 &&
+               sizeof(struct nccl_tuner_v4) == 32 && sizeof(struct nccl_tuner_v5) == 32, "as NCCL's");
 _Static_assert(sizeof(struct nccl_net_v8) == 152 && sizeof(struct nccl_net_v9) == 160 &&
                sizeof(struct nccl_net_v10) == 160 && sizeof(struct nccl_net_v11) == 176 &&
                sizeof(struct nccl_net_v12) == 176, "as NCCL's");
@@ -164,6 +168,86 @@ static nccl_result_t flush_any(void *connection, int n, void **data, int *sizes,
 
 static nccl_result_t listen_v8(int device, void *handle, void **listener) { return net_listen(device, handle, listener); }
 
+/* ---- CollNet ------------------------------------------------------------------------------------------------------- */
+
+static nccl_result_t init_collective_v11(void **context, uint64_t communicator, nccl_logger_t log)
+{
+    return init_v11(context, communicator, NULL, log, NULL);
+}
+
+static nccl_result_t connect_group(void *handles[], int nodes, int rank, void *listener, void **group)
+{
+    return group_connect(handles, nodes, rank, listener, group);
+}
+
+static nccl_result_t iallreduce_v8(void *group, void *from, void *to, int count, int type, int op, void *from_region,
+                                   void *to_region, void **request)
+{
+    (void)from_region, (void)to_region;
+    return count < 0 ? NCCL_INVALID_ARGUMENT : group_allreduce(group, from, to, (size_t)count, type, op, request);
+}
+
+static nccl_result_t iallreduce_v9(void *group, void *from, void *to, size_t count, int type, int op, void *from_region,
+                                   void *to_region, void **request)
+{
+    (void)from_region, (void)to_region;
+    return group_allreduce(group, from, to, count, type, op, request);
+}
+
+static nccl_result_t iallgather_v9(void *group, void *from, int parts, struct nccl_part *to, size_t node_bytes,
+                                   size_t window_offset, size_t window_bytes, void *from_region, void **request)
+{
+    (void)from_region;
+    return parts != 1 ? NCCL_INVALID_ARGUMENT
+                      : group_allgather(group, from, to, node_bytes, window_offset, window_bytes, request);
+}
+
+static nccl_result_t iallgather_v8(void *group, void *from, int parts, struct nccl_part_v8 *to, size_t node_bytes,
+                                   size_t window_offset, size_t window_bytes, void *from_region, void **request)
+{
+    struct nccl_part part = {.address = to->address, .size = to->size};
+    return iallgather_v9(group, from, parts, &part, node_bytes, window_offset, window_bytes, from_region, request);
+}
+
+static nccl_result_t ireducescatter_v9(void *group, int parts, struct nccl_part *from, void *to, size_t node_bytes,
+                                       size_t window_offset, size_t window_bytes, int type, int op, void *to_region,
+                                       void **request)
+{
+    (void)to_region;
+    return parts != 1 ? NCCL_INVALID_ARGUMENT
+                      : group_reduce_scatter(group, from, to, node_bytes, window_offset, window_bytes, type, op, request);
+}
+
+static nccl_result_t ireducescatter_v8(void *group, int parts, struct nccl_part_v8 *from, void *to, size_t node_bytes,
+                                       size_t window_offset, size_t window_bytes, int type, int op, void *to_region,
+                                       void **request)
+{
+    struct nccl_part part = {.address = from->address, .size = from->size};
+    return ireducescatter_v9(group, parts, &part, to, node_bytes, window_offset, window_bytes, type, op, to_region,
+                             request);
+}
+
+static nccl_result_t flush_group(void *group, void *data, int size, void *region, void **request)
+{
+    (void)group, (void)data, (void)size, (void)region;
+    return net_flush(request);
+}
+
+/* ---- the tuner ----------------------------------------------------------------------------------------------------- */
+
+static nccl_result_t tuner_init_v4(size_t ranks, size_t nodes, nccl_logger_t log, void **context)
+{
+    (void)ranks;
+    return tuner_init(nodes, log, context);
+}
+
+static nccl_result_t tuner_init_v5(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger_t log,
+                                   void *domains, void *constants)
+{
+    (void)communicator, (void)ranks, (void)domains, (void)constants;
+    return tuner_init(nodes, log, context);
+}
+
 /* ---- the tables --------------------------------------------------------------------------------------------------- */
 
 #define SHOWN __attribute__((visibility("default")))
@@ -193,3 +277,36 @@ SHOWN const struct nccl_net_v11 ncclNetPlugin_v11 = {ALIKE, .init = init_v11, .p
 SHOWN const struct nccl_net_v12 ncclNetPlugin_v12 = {ALIKE, .init = init_v11, .properties = net_properties,
                                                      .listen = listen_v11, .connect = connect_v11, .isend = isend_v10,
                                                      .irecv = irecv_v10, .finalize = finalize};
+
+#define ALIKE_COLLECTIVE                                                                                               \
+    .name = NAME, .devices = net_devices, .connect = connect_group, .reduces = group_reduces,                          \
+    .register_memory = group_register, .deregister = group_deregister, .flush = flush_group, .test = net_test,             \
+    .close_group = group_close, .close_listen = net_close_listen
+#define SINCE_9 .iallreduce = iallreduce_v9, .iallgather = iallgather_v9, .ireducescatter = ireducescatter_v9
+
+extern const struct nccl_collective_v8 ncclCollNetPlugin_v8;
+extern const struct nccl_collective_v9 ncclCollNetPlugin_v9, ncclCollNetPlugin_v10;
+extern const struct nccl_collective_v11 ncclCollNetPlugin_v11;
+extern const struct nccl_collective_v12 ncclCollNetPlugin_v12;
+
+SHOWN const struct nccl_collective_v8 ncclCollNetPlugin_v8 = {
+    ALIKE_COLLECTIVE, .init = net_init, .properties = properties_v8, .listen = listen_v8, .iallreduce = iallreduce_v8,
+    .iallgather = iallgather_v8, .ireducescatter = ireducescatter_v8};
+SHOWN const struct nccl_collective_v9 ncclCollNetPlugin_v9 = {
+    ALIKE_COLLECTIVE, SINCE_9, .init = net_init, .properties = properties_v9, .listen = listen_v8};
+SHOWN const struct nccl_collective_v9 ncclCollNetPlugin_v10 = {
+    ALIKE_COLLECTIVE, SINCE_9, .init = net_init, .properties = properties_v9, .listen = listen_v8};
+SHOWN const struct nccl_collective_v11 ncclCollNetPlugin_v11 = {
+    ALIKE_COLLECTIVE, SINCE_9, .init = init_collective_v11, .properties = properties_v11, .listen = listen_v11,
+    .finalize = finalize};
+SHOWN const struct nccl_collective_v12 ncclCollNetPlugin_v12 = {
+    ALIKE_COLLECTIVE, SINCE_9, .init = init_collective_v11, .properties = net_properties, .listen = listen_v11,
+    .finalize = finalize};
+
+extern const struct nccl_tuner_v4 ncclTunerPlugin_v4;
+extern const struct nccl_tuner_v5 ncclTunerPlugin_v5;
+
+SHOWN const struct nccl_tuner_v4 ncclTunerPlugin_v4 = {
+    .name = NAME, .init = tuner_init_v4, .tune = tuner_tune, .destroy = tuner_end};
+SHOWN const struct nccl_tuner_v5 ncclTunerPlugin_v5 = {
+    .name = NAME, .init = tuner_init_v5, .tune = tuner_tune, .finalize = tuner_end};

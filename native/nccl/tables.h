@@ -1,6 +1,7 @@
-/* NCCL's interface to network plugins, versions 8 to 12, declared anew: the types that cross it, in the order and with the
- * widths that NCCL has. Facts from NCCL's public headers and its page on plugins (src/include/plugin/net/net_v8.h to
- * net_v12.h and plugins/net/README.md of github.com/NVIDIA/nccl, 2.30.7).
+/* NCCL's interface to network plugins, versions 8 to 12, and to tuners, versions 4 and 5, declared anew: the types that
+ * cross it, in the order and with the widths that NCCL has. Facts from NCCL's public headers and its page on plugins
+ * (src/include/plugin/net/net_v8.h to net_v12.h, src/include/plugin/tuner/tuner_v4.h and tuner_v5.h, and
+ * plugins/net/README.md of github.com/NVIDIA/nccl, 2.30.7).
  *
  * Which NCCL reads which: 2.20 to 2.23 version 8, 2.24 also 9, 2.26 also 10, 2.28 also 11, 2.30 also 12. The newest that
  * a library has is taken.
@@ -34,6 +35,13 @@ enum nccl_limit {
     NCCL_MOST_DEVICES_V11 = 4, /* merged into one */
     NCCL_MOST_DEVICES_V12 = 8
 };
+
+enum nccl_type { /* of elements; those that follow (fp8) are not reduced here */
+    NCCL_INT8, NCCL_UINT8, NCCL_INT32, NCCL_UINT32, NCCL_INT64, NCCL_UINT64, NCCL_FLOAT16, NCCL_FLOAT32, NCCL_FLOAT64,
+    NCCL_BFLOAT16, NCCL_TYPES
+};
+
+enum nccl_op { NCCL_SUM, NCCL_PROD, NCCL_MAX, NCCL_MIN, NCCL_OPS }; /* an average comes as a sum of scaled numbers */
 
 struct nccl_merged_v9 {
     int count;
@@ -224,6 +232,126 @@ struct nccl_net_v12 {
     nccl_result_t (*merge_devices)(int *device, struct nccl_merged_v12 *merged);
     nccl_result_t (*finalize)(void *context);
     nccl_result_t (*set_attributes)(void *context, void *attributes);
+};
+
+/* ---- collective networks ------------------------------------------------------------------------------------------ */
+
+struct nccl_part { /* memory of iallgather and ireducescatter */
+    void *region, *address;
+    size_t size;
+};
+
+struct nccl_part_v8 {
+    void *region, *address;
+    uint32_t size;
+};
+
+typedef nccl_result_t nccl_group_t(void *handles[], int nodes, int rank, void *listener, void **group);
+typedef nccl_result_t nccl_reduces_t(int type, int op, int *does);
+typedef nccl_result_t nccl_allreduce_t(void *group, void *from, void *to, size_t count, int type, int op,
+                                       void *from_region, void *to_region, void **request);
+typedef nccl_result_t nccl_allgather_t(void *group, void *from, int parts, struct nccl_part *to, size_t node_bytes,
+                                       size_t window_offset, size_t window_bytes, void *from_region, void **request);
+typedef nccl_result_t nccl_reduce_scatter_t(void *group, int parts, struct nccl_part *from, void *to, size_t node_bytes,
+                                            size_t window_offset, size_t window_bytes, int type, int op,
+                                            void *to_region, void **request);
+typedef nccl_result_t nccl_group_flush_t(void *group, void *data, int size, void *region, void **request);
+
+struct nccl_collective_v8 {
+    const char *name;
+    nccl_result_t (*init)(nccl_logger_t log);
+    nccl_devices_t *devices;
+    nccl_result_t (*properties)(int device, struct nccl_properties_v8 *properties);
+    nccl_result_t (*listen)(int device, void *handle, void **listener);
+    nccl_group_t *connect;
+    nccl_reduces_t *reduces;
+    nccl_register_t *register_memory;
+    nccl_register_dmabuf_t *register_dmabuf;
+    nccl_deregister_t *deregister;
+    nccl_result_t (*iallreduce)(void *group, void *from, void *to, int count, int type, int op, void *from_region,
+                                void *to_region, void **request);
+    nccl_result_t (*iallgather)(void *group, void *from, int parts, struct nccl_part_v8 *to, size_t node_bytes,
+                                size_t window_offset, size_t window_bytes, void *from_region, void **request);
+    nccl_result_t (*ireducescatter)(void *group, int parts, struct nccl_part_v8 *from, void *to, size_t node_bytes,
+                                    size_t window_offset, size_t window_bytes, int type, int op, void *to_region,
+                                    void **request);
+    nccl_group_flush_t *flush;
+    nccl_test_t *test;
+    nccl_close_t *close_group, *close_listen;
+};
+
+struct nccl_collective_v9 { /* and version 10 */
+    const char *name;
+    nccl_result_t (*init)(nccl_logger_t log);
+    nccl_devices_t *devices;
+    nccl_result_t (*properties)(int device, struct nccl_properties_v9 *properties);
+    nccl_result_t (*listen)(int device, void *handle, void **listener);
+    nccl_group_t *connect;
+    nccl_reduces_t *reduces;
+    nccl_register_t *register_memory;
+    nccl_register_dmabuf_t *register_dmabuf;
+    nccl_deregister_t *deregister;
+    nccl_allreduce_t *iallreduce;
+    nccl_allgather_t *iallgather;
+    nccl_reduce_scatter_t *ireducescatter;
+    nccl_group_flush_t *flush;
+    nccl_test_t *test;
+    nccl_close_t *close_group, *close_listen;
+    nccl_result_t (*merge_devices)(int *device, struct nccl_merged_v9 *merged);
+};
+
+#define NCCL_COLLECTIVE_SINCE_11(PROPERTIES, MERGED)                                                                   \
+    const char *name;                                                                                                  \
+    nccl_result_t (*init)(void **context, uint64_t communicator, nccl_logger_t log);                                   \
+    nccl_devices_t *devices;                                                                                           \
+    nccl_result_t (*properties)(int device, struct PROPERTIES *properties);                                            \
+    nccl_result_t (*listen)(void *context, int device, void *handle, void **listener);                                 \
+    nccl_group_t *connect;                                                                                             \
+    nccl_reduces_t *reduces;                                                                                           \
+    nccl_register_t *register_memory;                                                                                  \
+    nccl_register_dmabuf_t *register_dmabuf;                                                                           \
+    nccl_deregister_t *deregister;                                                                                     \
+    nccl_allreduce_t *iallreduce;                                                                                      \
+    nccl_allgather_t *iallgather;                                                                                      \
+    nccl_reduce_scatter_t *ireducescatter;                                                                             \
+    nccl_group_flush_t *flush;                                                                                         \
+    nccl_test_t *test;                                                                                                 \
+    nccl_close_t *close_group, *close_listen;                                                                          \
+    nccl_result_t (*merge_devices)(int *device, struct MERGED *merged);                                                \
+    nccl_result_t (*finalize)(void *context)
+
+struct nccl_collective_v11 {
+    NCCL_COLLECTIVE_SINCE_11(nccl_properties_v11, nccl_merged_v9);
+};
+
+struct nccl_collective_v12 {
+    NCCL_COLLECTIVE_SINCE_11(nccl_properties_v12, nccl_merged_v12);
+};
+
+/* ---- tuners -------------------------------------------------------------------------------------------------------- */
+
+enum nccl_function { NCCL_ALLREDUCE = 4 }; /* of the collectives, in NCCL's order */
+enum nccl_algorithm { NCCL_COLLNET_DIRECT = 2, NCCL_COLLNET_CHAIN = 3, NCCL_NVLS = 4 };
+enum nccl_protocol { NCCL_SIMPLE = 2 };
+#define NCCL_IGNORED (-1.0f) /* in the table of costs: that cannot be */
+
+/* costs : of algorithms x protocols, microseconds, in one piece; the least is taken */
+typedef nccl_result_t nccl_tune_t(void *context, int function, size_t bytes, int operations, float **costs,
+                                  int algorithms, int protocols, int registered, int *channels);
+
+struct nccl_tuner_v4 {
+    const char *name;
+    nccl_result_t (*init)(size_t ranks, size_t nodes, nccl_logger_t log, void **context);
+    nccl_tune_t *tune;
+    nccl_result_t (*destroy)(void *context);
+};
+
+struct nccl_tuner_v5 {
+    const char *name;
+    nccl_result_t (*init)(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger_t log,
+                          void *domains, void *constants);
+    nccl_tune_t *tune;
+    nccl_result_t (*finalize)(void *context);
 };
 
 #endif

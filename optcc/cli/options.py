@@ -40,8 +40,8 @@ ADDRESS_SPACE = 768 << 20
 
 
 COMMANDS = (
-    *("bound", "calibrate", "diagnose", "doctor", "example", "export", "fabric", "nccl", "plan", "reproduce", "run"),
-    *("schema", "serve", "simulate", "sweep", "topo", "verify"),
+    *("bound", "calibrate", "diagnose", "doctor", "example", "export", "fabric", "nccl", "plan", "ranks"),
+    *("reproduce", "run", "schema", "serve", "simulate", "sweep", "topo", "verify"),
 )
 """Each in a file of its name, which is imported when the command is asked for: all together take longer than a plan."""
 

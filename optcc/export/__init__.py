@@ -4,5 +4,5 @@
 back is executed by the rules of the target (`mscclpp_run`, `sends`), which know nothing of our schedule.
 
 Imported by: cli.
-Imports: files, machine, planner, plans, schedule, simulation, values.
+Imports: files, machine, planner, plans, schedule, simulation, theory, values.
 """

@@ -1,0 +1,1079 @@
+/* Collectives of several processes, a node each, which NCCL calls CollNet: plans run over messages.
+ *
+ * A group has a connection (net.c) from every node to every other. What travels by one is notes; a piece of a transfer
+ * follows its note as a message of its own. So a cut NIC, shares by rate and who may speak to whom are the links' matter.
+ *
+ *   HELLO   who connects: its rank; the code of its plans, which must be the same everywhere
+ *   READY   to node 0: I am connected to all, and my NICs carry `row` Mb/s;  OPEN  from node 0: so are all
+ *   RATE    to node 0: what my NICs that live carry together
+ *   GRANT   from node 0: calls below `offset`, from `call` on, go by plan `row`, with nodes in these roles
+ *   PIECE   `length` bytes of transfer `row` of `call`, from `offset` on
+ *
+ * Calls are numbered as NCCL makes them, in the same order on all nodes, and many run at once. A call begins when it is
+ * made here and node 0 has said by which plan; that is said for some calls ahead. It is a program of the engine, whose
+ * rules hold: what is ready goes, the lowest transfer and the oldest call first; sums are made in the order of transfers.
+ * A piece of a call that has not begun here is kept aside, within bounds.
+ *
+ * A call ends when all has come and everything it has sent has been acknowledged. Where anything is wrong, or a node is
+ * given up by its link, the group is lost: all its calls end with an error.
+ */
+#define _GNU_SOURCE
+#include "net.h"
+
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define NOTE_MAGIC UINT32_C(0x0cc70a23)
+enum {
+    GROUP_VERSION = 1,
+    SLOTS = NCCL_MAX_REQUESTS, /* messages of a connection on their way */
+    MOST_CALLS = 32,           /* that run, or wait, in a group; NCCL makes 8 for each 8 channels */
+    AHEAD = 8,                 /* calls that node 0 grants before they are made */
+    GRANTS = 8,                /* that are remembered: those of the calls that may run */
+    KEPT = 2 * MOST_CALLS,     /* programs, for calls alike */
+    QUEUE_WINDOWS = 3          /* windows of each wire that a link is given ahead of acknowledgements */
+};
+static const uint64_t MOST_EARLY = UINT64_C(256) << 20; /* bytes kept aside of one node */
+static const uint64_t GONE_NS = UINT64_C(2000000000);  /* acknowledgements of who has gone come at once, or never */
+static const uint64_t LOOK_NS = 50000000;              /* between looks at our NICs */
+
+enum note_kind { HELLO = 1, READY, OPEN, RATE, GRANT, PIECE, NOTES };
+
+struct note {
+    uint32_t magic, kind;
+    uint64_t call, offset;
+    uint32_t row, length;
+    uint16_t node_of[MOST_NODES]; /* of a GRANT alone */
+};
+struct hello {
+    uint32_t magic, version, rank, nodes;
+    uint64_t process;
+    uint8_t plans[OPTCC_HMAC];
+};
+enum { SHORT_NOTE = 32 };
+_Static_assert(offsetof(struct note, node_of) == SHORT_NOTE && sizeof(struct note) == 160 && sizeof(struct hello) == 56,
+               "they travel without holes");
+
+struct early { /* a piece of a call that has not begun here */
+    struct early *next;
+    struct note note;
+    unsigned char bytes[];
+};
+
+struct peer {
+    void *out, *in; /* connections */
+    int gone;       /* it has closed them, or its link is lost: all that matters is whether anything is missing of it */
+    uint64_t gone_ns;
+    /* what comes */
+    unsigned char *room; /* SLOTS of a segment each */
+    void *receive[SLOTS];
+    uint64_t heard, posted; /* messages */
+    struct note head;       /* of the piece that comes next, where `awaits` */
+    int awaits;
+    struct early *early;
+    uint64_t early_bytes;
+    /* what goes */
+    struct note note[SLOTS];
+    void *send[SLOTS];
+    struct call *of[SLOTS]; /* NULL: a note */
+    uint64_t bytes[SLOTS];
+    uint64_t sent, acked; /* messages */
+    uint64_t flying;      /* bytes */
+};
+
+enum call_kind { ALLREDUCE, ALLGATHER, REDUCE_SCATTER };
+enum call_is { UNUSED, WAITS, RUNS };
+
+struct call {
+    uint32_t is, kind;
+    uint64_t number;
+    const unsigned char *from;
+    unsigned char *to, *work; /* work: where the program runs */
+    unsigned char *scratch;   /* of a reduce-scatter, where that is ours */
+    uint64_t bytes;           /* of `work` */
+    uint64_t node_bytes, window; /* of the others: each node's, and where the window begins */
+    enum optcc_type type;
+    enum optcc_op op;
+    struct optcc_program *program;
+    struct kept *kept; /* NULL: the program is this call's alone */
+    uint32_t sending;  /* pieces that are not acknowledged */
+    struct request request;
+};
+
+struct kept { /* a program, to be used again */
+    struct optcc_program *program;
+    uint64_t bytes, turn;
+    uint32_t grant, busy; /* grant: number of the mapping that it was made for */
+};
+
+struct grant {
+    uint64_t first, until; /* calls */
+    uint32_t plan, number; /* number: counts what differs from the one before */
+    uint16_t node_of[MOST_NODES];
+};
+
+struct group {
+    struct group *next;
+    const struct process *process;
+    uint32_t nodes, rank;
+    struct peer *peer[MOST_NODES]; /* NULL: ourselves */
+    _Atomic int lost;
+    _Atomic uint64_t made; /* calls */
+    uint64_t begun;         /* calls below have begun */
+    _Atomic uint64_t ended; /* calls below have ended, and their places are free */
+    struct call call[MOST_CALLS];
+    struct kept kept[KEPT];
+    struct grant grant[GRANTS];
+    uint64_t grants;
+    uint32_t mbps[MOST_NODES]; /* at node 0: of each node, as it has said */
+    uint32_t own_mbps;
+    uint64_t look_ns;
+    uint64_t carried; /* bytes of calls that have ended */
+};
+
+static struct group *groups; /* under the lock */
+
+static void tell(int warns, const char *format, ...)
+{
+    char line[512];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(line, sizeof line, format, list);
+    va_end(list);
+    net_tell(warns, line);
+}
+
+static void lose(struct group *g, const char *why)
+{
+    if (!atomic_load(&g->lost))
+        tell(1, "group of %u nodes, this is node %u: %s", g->nodes, g->rank, why);
+    atomic_store(&g->lost, 1);
+}
+
+/* ---- types and operations ------------------------------------------------------------------------------------------ */
+
+static const enum optcc_type TYPES[NCCL_TYPES] = {
+    [NCCL_INT8] = OPTCC_INT8, [NCCL_UINT8] = OPTCC_UINT8, [NCCL_INT32] = OPTCC_INT32, [NCCL_UINT32] = OPTCC_UINT32,
+    [NCCL_INT64] = OPTCC_INT64, [NCCL_UINT64] = OPTCC_UINT64, [NCCL_FLOAT16] = OPTCC_FLOAT16,
+    [NCCL_FLOAT32] = OPTCC_FLOAT32, [NCCL_FLOAT64] = OPTCC_FLOAT64, [NCCL_BFLOAT16] = OPTCC_BFLOAT16};
+static const enum optcc_op OPERATIONS[NCCL_OPS] = {
+    [NCCL_SUM] = OPTCC_SUM, [NCCL_PROD] = OPTCC_PROD, [NCCL_MAX] = OPTCC_MAX, [NCCL_MIN] = OPTCC_MIN};
+
+nccl_result_t group_reduces(int type, int op, int *does)
+{
+    *does = type >= 0 && type < NCCL_TYPES && op >= 0 && op < NCCL_OPS;
+    return NCCL_SUCCESS;
+}
+
+/* ---- sending ------------------------------------------------------------------------------------------------------- */
+
+static uint32_t free_sends(const struct peer *p) { return SLOTS - (uint32_t)(p->sent - p->acked); }
+
+/* There is a free one. Who is gone is sent nothing. */
+static void post(struct group *g, struct peer *p, const void *bytes, uint64_t length, struct call *of)
+{
+    const uint64_t slot = p->sent % SLOTS;
+    void *request = NULL;
+    if (p->gone)
+        return;
+    if (net_send(p->out, (void *)(uintptr_t)bytes, length, &request) != NCCL_SUCCESS || !request) {
+        lose(g, "a message could not be posted");
+        return;
+    }
+    p->send[slot] = request;
+    p->of[slot] = of;
+    p->bytes[slot] = length;
+    p->flying += length;
+    if (of)
+        of->sending++;
+    p->sent++;
+}
+
+static void post_note(struct group *g, struct peer *p, const struct note *note)
+{
+    struct note *kept = &p->note[p->sent % SLOTS];
+    *kept = *note;
+    kept->magic = NOTE_MAGIC;
+    post(g, p, kept, note->kind == GRANT ? sizeof *kept : SHORT_NOTE, NULL);
+}
+
+static int acknowledge(struct peer *p)
+{
+    int moved = 0;
+    while (p->acked < p->sent) {
+        const uint64_t slot = p->acked % SLOTS;
+        int done = 0;
+        if (net_test(p->send[slot], &done, NULL) != NCCL_SUCCESS)
+            p->gone = done = 1;
+        if (!done)
+            break;
+        if (p->of[slot])
+            p->of[slot]->sending--;
+        p->flying -= p->bytes[slot];
+        p->acked++;
+        moved = 1;
+    }
+    return moved;
+}
+
+/* How much a link is given ahead: enough for its wires, and not so much that what is urgent waits behind it. */
+static uint64_t queue_bytes(const struct group *g, const struct peer *p)
+{
+    const struct link *link = net_link(p->out);
+    const uint32_t wires = link ? link_wires(link) : 1;
+    return (uint64_t)(wires ? wires : 1) * QUEUE_WINDOWS * g->process->settings.window_bytes;
+}
+
+static int send_pieces(struct group *g, struct call *c)
+{
+    const struct optcc_source *rows = &OPTCC_ROWS_SOURCE;
+    int moved = 0;
+    for (uint32_t send = rows->ready(c->program, OPTCC_NONE); send != OPTCC_NONE;) {
+        struct optcc_piece piece;
+        rows->next(c->program, send, &piece);
+        struct peer *p = g->peer[piece.peer];
+        if (!p->gone && (free_sends(p) < 3 || /* one is for a GRANT */
+                         (p->flying && p->flying + piece.length > queue_bytes(g, p)))) {
+            send = rows->ready(c->program, send);
+            continue;
+        }
+        const struct note note = {.kind = PIECE, .call = c->number, .row = piece.row, .offset = piece.offset,
+                                  .length = piece.length};
+        post_note(g, p, &note);
+        if (atomic_load(&g->lost))
+            return 1;
+        post(g, p, piece.bytes, piece.length, c);
+        if (atomic_load(&g->lost))
+            return 1;
+        rows->taken(c->program, send);
+        moved = 1;
+        send = rows->ready(c->program, send ? send - 1 : OPTCC_NONE); /* this one again, where it has more */
+    }
+    return moved;
+}
+
+/* ---- which plan ---------------------------------------------------------------------------------------------------- */
+
+static const struct grant *grant_of(const struct group *g, uint64_t call)
+{
+    for (uint64_t i = g->grants > GRANTS ? g->grants - GRANTS : 0; i < g->grants; i++)
+        if (call >= g->grant[i % GRANTS].first && call < g->grant[i % GRANTS].until)
+            return &g->grant[i % GRANTS];
+    return NULL;
+}
+
+static uint64_t granted(const struct group *g) { return g->grants ? g->grant[(g->grants - 1) % GRANTS].until : 0; }
+
+static void add_grant(struct group *g, uint32_t plan, uint64_t until, const uint16_t *node_of)
+{
+    const struct grant *last = g->grants ? &g->grant[(g->grants - 1) % GRANTS] : NULL;
+    struct grant new = {.first = granted(g), .until = until, .plan = plan};
+    memcpy(new.node_of, node_of, g->nodes * sizeof *node_of);
+    new.number = !last                                                                                     ? 0
+                 : last->plan == plan && !memcmp(last->node_of, new.node_of, sizeof new.node_of) ? last->number
+                                                                                                           : last->number + 1;
+    if (!last || new.number != last->number)
+        tell(0, "group of %u nodes, this is node %u: from call %llu on by %s", g->nodes, g->rank,
+             (unsigned long long)new.first, plans_name(g->process->plans, plan));
+    g->grant[g->grants++ % GRANTS] = new;
+}
+
+/* Node 0: the plan for what lives now, for the calls to come. */
+static int give_grants(struct group *g)
+{
+    const uint64_t made = atomic_load(&g->made);
+    struct note note = {.kind = GRANT};
+    if (granted(g) >= made + AHEAD / 2 || (made == 0 && granted(g)))
+        return 0;
+    for (uint32_t n = 1; n < g->nodes; n++)
+        if (!free_sends(g->peer[n]))
+            return 0;
+    note.call = granted(g);
+    note.offset = made + AHEAD;
+    note.row = plans_choose(g->process->plans, g->nodes, g->mbps, note.node_of);
+    for (uint32_t n = 1; n < g->nodes; n++)
+        post_note(g, g->peer[n], &note);
+    add_grant(g, note.row, note.offset, note.node_of);
+    return 1;
+}
+
+static int take_grant(struct group *g, const struct note *note)
+{
+    uint64_t seen = 0;
+    if (g->rank == 0 || note->call != granted(g) || note->offset <= note->call ||
+        note->offset - note->call > MOST_CALLS + AHEAD ||
+        (note->row != OPTCC_NONE && note->row >= plans_count(g->process->plans)))
+        return 0;
+    for (uint32_t i = 0; i < g->nodes; i++) {
+        if (note->node_of[i] >= g->nodes || seen >> note->node_of[i] & 1)
+            return 0;
+        seen |= UINT64_C(1) << note->node_of[i];
+    }
+    add_grant(g, note->row, note->offset, note->node_of);
+    return 1;
+}
+
+/* What our NICs that live carry together, at least 1; a NIC is lost when no link has a wire of it left. With the lock. */
+static uint32_t live_mbps(const struct group *g)
+{
+    uint32_t all = 0, alive = 0;
+    uint64_t mbps = 0;
+    for (uint32_t n = 0; n < g->nodes; n++) {
+        const struct link *link = g->peer[n] ? net_link(g->peer[n]->out) : NULL;
+        uint32_t lost = 0;
+        if (!link)
+            continue;
+        const uint32_t has = link_nics(link, &lost);
+        all |= has;
+        alive |= has & ~lost;
+    }
+    for (uint32_t i = 0; i < g->process->nics; i++)
+        if (!(all >> i & 1) || alive >> i & 1)
+            mbps += g->process->nic[i].speed_mbps;
+    return mbps > UINT32_MAX ? UINT32_MAX : mbps ? (uint32_t)mbps : 1;
+}
+
+/* Where that has changed, node 0 is told. */
+static int look_at_nics(struct group *g, uint64_t now_ns)
+{
+    if (now_ns < g->look_ns)
+        return 0;
+    g->look_ns = now_ns + LOOK_NS;
+    const uint32_t now = live_mbps(g);
+    if (now == g->own_mbps)
+        return 0;
+    if (g->rank == 0) {
+        g->mbps[0] = now;
+    } else {
+        const struct note note = {.kind = RATE, .row = now};
+        if (!free_sends(g->peer[0])) {
+            g->look_ns = now_ns;
+            return 0;
+        }
+        post_note(g, g->peer[0], &note);
+    }
+    g->own_mbps = now;
+    return 1;
+}
+
+/* ---- calls --------------------------------------------------------------------------------------------------------- */
+
+static struct call *call_of(struct group *g, uint64_t number)
+{
+    struct call *c = &g->call[number % MOST_CALLS];
+    return c->is != UNUSED && c->number == number ? c : NULL;
+}
+
+/* What node `node` has of a window: its bytes, and where in the window they begin. */
+static uint64_t part_of(const struct call *c, uint32_t node, uint64_t *at)
+{
+    const uint64_t begin = node * c->node_bytes, end = begin + c->node_bytes, last = c->window + c->bytes;
+    const uint64_t from = begin > c->window ? begin : c->window, to = end < last ? end : last;
+    *at = from < to ? from - c->window : 0;
+    return from < to ? to - from : 0;
+}
+
+/* From every node to every other: its own part, or the other's to be added up there. */
+static int open_direct(const struct group *g, struct call *c)
+{
+    const uint32_t most = g->nodes * (g->nodes - 1);
+    int32_t *src = calloc(3 * (size_t)most + 1, sizeof *src), *dst = src ? src + most : NULL;
+    int64_t *offset = calloc(3 * (size_t)most + 2, sizeof *offset), *length = offset ? offset + most : NULL;
+    uint8_t *reduce = calloc(most + (size_t)1, 1);
+    int result = OPTCC_MEMORY;
+    if (src && offset && reduce) {
+        struct optcc_rows rows = {.routes = 1, .src = src, .dst = dst, .route = dst + most, .offset = offset,
+                                  .length = length, .reduce = reduce, .dep_ptr = length + most, .dep_idx = offset};
+        for (uint32_t step = 1; step < g->nodes; step++)
+            for (uint32_t n = 0; n < g->nodes; n++) {
+                const uint32_t to = (n + step) % g->nodes;
+                uint64_t at;
+                const uint64_t bytes = part_of(c, c->kind == ALLGATHER ? n : to, &at);
+                if (!bytes)
+                    continue;
+                src[rows.rows] = (int32_t)n;
+                dst[rows.rows] = (int32_t)to;
+                offset[rows.rows] = (int64_t)at;
+                length[rows.rows] = (int64_t)bytes;
+                reduce[rows.rows++] = c->kind == REDUCE_SCATTER;
+            }
+        result = optcc_program_open(&rows, g->rank, g->nodes, NULL, c->bytes, g->process->settings.segment_bytes,
+                                    &c->program);
+    }
+    free(src);
+    free(offset);
+    free(reduce);
+    return result;
+}
+
+static int open_planned(struct group *g, struct call *c, const struct grant *grant)
+{
+    const uint64_t turn = c->number % plans_cycle(g->process->plans, grant->plan);
+    struct kept *unused = NULL;
+    for (uint32_t i = 0; i < KEPT; i++) {
+        struct kept *k = &g->kept[i];
+        if (k->busy)
+            continue;
+        if (k->program && k->bytes == c->bytes && k->turn == turn && k->grant == grant->number) {
+            c->kept = k;
+            break;
+        }
+        if (!unused || (unused->program && !k->program) || (unused->program && k->grant != grant->number))
+            unused = k;
+    }
+    if (!c->kept) { /* one is unused: there are more than calls */
+        optcc_program_close(unused->program);
+        *unused = (struct kept){.bytes = c->bytes, .turn = turn, .grant = grant->number};
+        const int result = plans_program(g->process->plans, grant->plan, turn, grant->node_of, g->nodes, g->rank, c->bytes,
+                                         g->process->settings.segment_bytes, &unused->program);
+        if (result != OPTCC_OK)
+            return result;
+        c->kept = unused;
+    }
+    c->kept->busy = 1;
+    c->program = c->kept->program;
+    return OPTCC_OK;
+}
+
+static int begin(struct group *g, struct call *c, const struct grant *grant)
+{
+    uint64_t at;
+    c->work = c->to;
+    if (c->kind == ALLREDUCE) {
+        if (c->from != c->to)
+            memcpy(c->to, c->from, c->bytes);
+    } else if (c->kind == ALLGATHER) {
+        const uint64_t own = part_of(c, g->rank, &at);
+        if (c->to + at != c->from && own)
+            memmove(c->to + at, c->from, own);
+    } else {
+        if (!(c->scratch = malloc(c->bytes + 1)))
+            return OPTCC_MEMORY;
+        memcpy(c->scratch, c->from, c->bytes);
+        c->work = c->scratch;
+    }
+    const struct optcc_call call = {.buffer = c->work, .type = c->type, .op = c->op};
+    int result = c->kind == ALLREDUCE ? open_planned(g, c, grant) : open_direct(g, c);
+    if (result == OPTCC_OK)
+        result = optcc_program_begin(c->program, &call, 0);
+    c->is = RUNS;
+    return result;
+}
+
+static void let_go(struct call *c)
+{
+    if (c->kept)
+        c->kept->busy = 0;
+    else
+        optcc_program_close(c->program);
+    free(c->scratch);
+    c->program = NULL;
+    c->kept = NULL;
+    c->scratch = NULL;
+    c->is = UNUSED;
+}
+
+static int land(struct call *c, uint32_t from, const struct note *note, const void *bytes)
+{
+    const struct optcc_frame head = {.row = note->row, .offset = note->offset, .length = note->length};
+    return OPTCC_ROWS_SOURCE.land(c->program, from, &head, bytes, 0, 0) == OPTCC_OK;
+}
+
+/* What came before the call had begun. */
+static void land_early(struct group *g, struct call *c)
+{
+    for (uint32_t n = 0; n < g->nodes; n++)
+        for (struct early **at = g->peer[n] ? &g->peer[n]->early : NULL; at && *at;) {
+            struct early *e = *at;
+            if (e->note.call != c->number) {
+                at = &e->next;
+                continue;
+            }
+            if (!land(c, n, &e->note, e->bytes))
+                lose(g, "a node has sent what is not part of a call");
+            g->peer[n]->early_bytes -= e->note.length;
+            *at = e->next;
+            free(e);
+        }
+}
+
+static int begin_calls(struct group *g)
+{
+    const uint64_t made = atomic_load_explicit(&g->made, memory_order_acquire);
+    int moved = 0;
+    for (; g->begun < made && !atomic_load(&g->lost); g->begun++) {
+        struct call *c = &g->call[g->begun % MOST_CALLS];
+        const struct grant *grant = grant_of(g, g->begun);
+        if (!grant)
+            break;
+        if (begin(g, c, grant) != OPTCC_OK) {
+            lose(g, "a call cannot begin: no memory, or parts that cut elements");
+            break;
+        }
+        land_early(g, c);
+        moved = 1;
+    }
+    return moved;
+}
+
+static int end_calls(struct group *g)
+{
+    int moved = 0;
+    for (uint64_t number = atomic_load(&g->ended); number < g->begun; number++) {
+        struct call *c = call_of(g, number);
+        uint32_t done, rows;
+        uint64_t at, own;
+        if (c && c->is == RUNS) {
+            optcc_program_done(c->program, &done, &rows);
+            if (done == rows && !c->sending) {
+                if (c->kind == REDUCE_SCATTER && (own = part_of(c, g->rank, &at)))
+                    memcpy(c->to, c->scratch + at, own);
+                g->carried += c->bytes;
+                let_go(c);
+                request_end(&c->request, NCCL_SUCCESS, c->bytes);
+                moved = 1;
+            }
+        }
+        if (number == atomic_load(&g->ended) && (!c || c->is == UNUSED))
+            atomic_store(&g->ended, number + 1);
+    }
+    return moved;
+}
+
+/* ---- what comes ---------------------------------------------------------------------------------------------------- */
+
+static uint64_t slot_bytes(const struct group *g)
+{
+    const uint64_t segment = g->process->settings.segment_bytes;
+    return segment > sizeof(struct note) ? segment : sizeof(struct note);
+}
+
+static unsigned char *slot_of(const struct group *g, const struct peer *p, uint64_t message)
+{
+    return p->room + message % SLOTS * slot_bytes(g);
+}
+
+/* A piece that is here whole. 1: it is dealt with; 0: not now; -1: it is wrong. */
+static int take_piece(struct group *g, uint32_t from, const void *bytes)
+{
+    struct peer *p = g->peer[from];
+    const struct note *note = &p->head;
+    struct call *c = note->call < g->begun ? call_of(g, note->call) : NULL;
+    if (note->call < g->begun)
+        return c && c->is == RUNS && land(c, from, note, bytes) ? 1 : -1;
+    if (note->call >= g->begun + MOST_CALLS + AHEAD)
+        return -1;
+    if (p->early_bytes + note->length > MOST_EARLY)
+        return 0;
+    struct early *e = malloc(sizeof *e + note->length), **last = &p->early;
+    if (!e)
+        return -1;
+    e->next = NULL;
+    e->note = *note;
+    memcpy(e->bytes, bytes, note->length);
+    p->early_bytes += note->length;
+    while (*last)
+        last = &(*last)->next;
+    *last = e;
+    return 1;
+}
+
+static int take_note(struct group *g, uint32_t from, const unsigned char *bytes, uint64_t length)
+{
+    struct peer *p = g->peer[from];
+    struct note note = {0};
+    if (length != SHORT_NOTE && length != sizeof note)
+        return 0;
+    memcpy(&note, bytes, length);
+    if (note.magic != NOTE_MAGIC || (note.kind == GRANT) != (length == sizeof note))
+        return 0;
+    switch (note.kind) {
+    case GRANT:
+        return from == 0 && take_grant(g, &note);
+    case RATE:
+        if (g->rank != 0 || !note.row)
+            return 0;
+        g->mbps[from] = note.row;
+        return 1;
+    case PIECE:
+        p->head = note;
+        p->awaits = 1;
+        return note.length && note.length <= g->process->settings.segment_bytes;
+    default:
+        return 0;
+    }
+}
+
+static int hear(struct group *g, uint32_t from)
+{
+    struct peer *p = g->peer[from];
+    int moved = 0, size = 0, done = 0;
+    while (!p->gone) {
+        while (p->posted < p->heard + SLOTS) { /* what is heard is dealt with */
+            void *data = slot_of(g, p, p->posted), *request = NULL;
+            const size_t room = slot_bytes(g);
+            if (net_receive(p->in, 1, &data, &room, &request) != NCCL_SUCCESS || !request) {
+                lose(g, "a receive could not be posted");
+                return 1;
+            }
+            p->receive[p->posted++ % SLOTS] = request;
+        }
+        void **request = &p->receive[p->heard % SLOTS];
+        if (*request) {
+            if (net_test(*request, &done, &size) != NCCL_SUCCESS) {
+                p->gone = 1;
+                *request = NULL;
+                return 1;
+            }
+            if (!done)
+                break;
+            *request = NULL;
+            if (p->awaits && (uint32_t)size != p->head.length) {
+                lose(g, "a node has sent a piece of another length");
+                return 1;
+            }
+        }
+        const unsigned char *bytes = slot_of(g, p, p->heard);
+        const int taken = p->awaits ? take_piece(g, from, bytes) : take_note(g, from, bytes, (uint64_t)size) ? 2 : -1;
+        if (taken == 0)
+            break;
+        if (taken < 0 || atomic_load(&g->lost)) {
+            lose(g, "a node has sent what cannot be");
+            return 1;
+        }
+        if (taken == 1)
+            p->awaits = 0;
+        p->heard++;
+        moved = 1;
+    }
+    return moved;
+}
+
+/* ---- a round of the thread ----------------------------------------------------------------------------------------- */
+
+/* Nodes close their ends as they get ready; that is an error only for who misses something. */
+static void miss_the_gone(struct group *g, uint64_t now_ns)
+{
+    struct optcc_missing missing;
+    uint32_t gone = 0;
+    for (uint32_t n = 0; n < g->nodes; n++) {
+        struct peer *p = g->peer[n];
+        if (!p || !p->gone)
+            continue;
+        gone++;
+        if (!p->gone_ns)
+            p->gone_ns = now_ns;
+        for (uint64_t m = p->acked; m < p->sent && now_ns - p->gone_ns > GONE_NS; m++)
+            if (p->of[m % SLOTS])
+                lose(g, "a node has gone that takes no more of what is sent to it");
+    }
+    if (gone && g->peer[0] && g->peer[0]->gone && g->begun < atomic_load(&g->made))
+        lose(g, "node 0 has gone, or the link to it is lost");
+    for (uint64_t number = atomic_load(&g->ended); gone && number < g->begun; number++) {
+        struct call *c = call_of(g, number);
+        if (!c || c->is != RUNS)
+            continue;
+        optcc_program_missing(c->program, &missing);
+        if (missing.receives && g->peer[missing.peer]->gone)
+            lose(g, "a node has gone, or the link to it is lost");
+    }
+}
+
+/* All calls end with an error. */
+static void fail_calls(struct group *g)
+{
+    const uint64_t made = atomic_load_explicit(&g->made, memory_order_acquire);
+    for (uint64_t number = atomic_load(&g->ended); number < made; number++) {
+        struct call *c = &g->call[number % MOST_CALLS];
+        const uint32_t is = atomic_load(&c->request.is);
+        if ((is == POSTED || is == TAKEN) && c->number == number)
+            request_end(&c->request, NCCL_REMOTE_ERROR, 0);
+    }
+}
+
+static int group_progress(struct group *g, uint64_t now_ns)
+{
+    int moved = 0;
+    for (uint32_t n = 0; n < g->nodes && !atomic_load(&g->lost); n++)
+        if (g->peer[n])
+            moved |= acknowledge(g->peer[n]) | hear(g, n);
+    if (!atomic_load(&g->lost)) {
+        moved |= look_at_nics(g, now_ns);
+        if (g->rank == 0)
+            moved |= give_grants(g);
+        moved |= begin_calls(g);
+    }
+    for (uint64_t number = atomic_load(&g->ended); number < g->begun && !atomic_load(&g->lost); number++) {
+        struct call *c = call_of(g, number);
+        if (c && c->is == RUNS)
+            moved |= send_pieces(g, c);
+    }
+    if (!atomic_load(&g->lost)) {
+        moved |= end_calls(g);
+        miss_the_gone(g, now_ns);
+    }
+    if (atomic_load(&g->lost))
+        fail_calls(g);
+    return moved;
+}
+
+int groups_progress(uint64_t now_ns)
+{
+    int moved = 0;
+    for (struct group *g = groups; g; g = g->next)
+        moved |= group_progress(g, now_ns);
+    return moved;
+}
+
+void groups_stop(void)
+{
+    for (struct group *g = groups; g; g = g->next) {
+        atomic_store(&g->lost, 1);
+        fail_calls(g);
+    }
+}
+
+/* ---- NCCL's calls -------------------------------------------------------------------------------------------------- */
+
+/* The next call: its place, or NULL: too many run. */
+static struct call *next_call(struct group *g)
+{
+    const uint64_t number = atomic_load_explicit(&g->made, memory_order_relaxed);
+    struct call *c = &g->call[number % MOST_CALLS];
+    return number < atomic_load(&g->ended) + MOST_CALLS && atomic_load(&c->request.is) == FREE ? c : NULL;
+}
+
+static void make_call(struct group *g, struct call *c, void **request)
+{
+    c->number = atomic_load_explicit(&g->made, memory_order_relaxed);
+    c->is = WAITS;
+    c->sending = 0;
+    atomic_store_explicit(&c->request.is, POSTED, memory_order_relaxed);
+    atomic_store_explicit(&g->made, c->number + 1, memory_order_release);
+    *request = &c->request;
+    net_ring();
+}
+
+static int too_long(uint64_t bytes)
+{
+    const uint64_t most = (uint64_t)MOST_SEGMENTS * net_process()->settings.segment_bytes;
+    if (bytes > most)
+        tell(1, "a collective of %llu bytes: at most %llu, as properties say", (unsigned long long)bytes,
+             (unsigned long long)most);
+    return bytes > most;
+}
+
+static nccl_result_t check_call(const struct group *g, uint64_t bytes, int type, int op)
+{
+    int does;
+    group_reduces(type, op, &does);
+    return atomic_load(&g->lost) ? NCCL_REMOTE_ERROR : !does || too_long(bytes) ? NCCL_INVALID_ARGUMENT : NCCL_SUCCESS;
+}
+
+nccl_result_t group_allreduce(void *group, void *from, void *to, size_t count, int type, int op, void **request)
+{
+    struct group *g = group;
+    struct call *c;
+    *request = NULL;
+    if (count > SIZE_MAX / 8)
+        return NCCL_INVALID_ARGUMENT;
+    const uint64_t bytes =
+        type >= 0 && type < NCCL_TYPES ? count * (uint64_t)optcc_type_bytes(TYPES[type]) : 0;
+    const nccl_result_t good = check_call(g, bytes, type, op);
+    if (good != NCCL_SUCCESS || !(c = next_call(g)))
+        return good;
+    c->kind = ALLREDUCE;
+    c->from = from;
+    c->to = to;
+    c->bytes = bytes;
+    c->type = TYPES[type];
+    c->op = OPERATIONS[op];
+    make_call(g, c, request);
+    return NCCL_SUCCESS;
+}
+
+nccl_result_t group_allgather(void *group, void *from, const struct nccl_part *to, size_t node_bytes,
+                              size_t window_offset, size_t window_bytes, void **request)
+{
+    struct group *g = group;
+    struct call *c;
+    *request = NULL;
+    const nccl_result_t good = check_call(g, window_bytes, NCCL_INT8, NCCL_SUM);
+    if (good != NCCL_SUCCESS || !(c = next_call(g)))
+        return good;
+    c->kind = ALLGATHER;
+    c->from = from;
+    c->to = to->address;
+    c->bytes = window_bytes;
+    c->node_bytes = node_bytes;
+    c->window = window_offset;
+    c->type = OPTCC_INT8;
+    c->op = OPTCC_SUM;
+    make_call(g, c, request);
+    return NCCL_SUCCESS;
+}
+
+nccl_result_t group_reduce_scatter(void *group, const struct nccl_part *from, void *to, size_t node_bytes,
+                                   size_t window_offset, size_t window_bytes, int type, int op, void **request)
+{
+    struct group *g = group;
+    struct call *c;
+    *request = NULL;
+    const nccl_result_t good = check_call(g, window_bytes, type, op);
+    if (good != NCCL_SUCCESS || !(c = next_call(g)))
+        return good;
+    c->kind = REDUCE_SCATTER;
+    c->from = from->address;
+    c->to = to;
+    c->bytes = window_bytes;
+    c->node_bytes = node_bytes;
+    c->window = window_offset;
+    c->type = TYPES[type];
+    c->op = OPERATIONS[op];
+    make_call(g, c, request);
+    return NCCL_SUCCESS;
+}
+
+/* ---- connecting, by NCCL's thread, which waits ------------------------------------------------------------------------ */
+
+struct limit {
+    uint64_t until_ns;
+    char why[256];
+};
+
+static int late(struct limit *limit, const char *what)
+{
+    if (clock_ns() < limit->until_ns) {
+        usleep(100);
+        return 0;
+    }
+    snprintf(limit->why, sizeof limit->why, "%s (OPTCC_CONNECT_S)", what);
+    return 1;
+}
+
+static int wait_for(void *request, int *size, struct limit *limit, const char *what)
+{
+    int done = 0;
+    while (request) {
+        if (net_test(request, &done, size) != NCCL_SUCCESS) {
+            snprintf(limit->why, sizeof limit->why, "%s: the other has gone", what);
+            return 0;
+        }
+        if (done)
+            return 1;
+        if (late(limit, what))
+            return 0;
+    }
+    return 0;
+}
+
+static int send_now(void *connection, const void *bytes, size_t length, struct limit *limit, const char *what)
+{
+    void *request = NULL;
+    return net_send(connection, (void *)(uintptr_t)bytes, length, &request) == NCCL_SUCCESS &&
+           wait_for(request, NULL, limit, what);
+}
+
+static int receive_now(void *connection, void *bytes, size_t length, struct limit *limit, const char *what)
+{
+    void *request = NULL;
+    int size = 0;
+    if (net_receive(connection, 1, &bytes, &length, &request) != NCCL_SUCCESS ||
+        !wait_for(request, &size, limit, what))
+        return 0;
+    if ((size_t)size == length)
+        return 1;
+    snprintf(limit->why, sizeof limit->why, "%s: %d bytes in place of %zu", what, size, length);
+    return 0;
+}
+
+/* Who has connected: a hello that is right. */
+static struct peer *greeted(struct group *g, const struct handle *handles, void *in, const struct hello *hello,
+                            const struct hello *own, struct limit *limit)
+{
+    net_lock();
+    const struct link *link = net_link(in);
+    const uint64_t process = link ? link_process(link) : 0;
+    net_unlock();
+    if (hello->magic != NOTE_MAGIC || hello->version != GROUP_VERSION || hello->nodes != g->nodes ||
+        hello->rank >= g->nodes || hello->rank == g->rank || hello->process != process ||
+        handles[hello->rank].process != process || g->peer[hello->rank]->in) {
+        snprintf(limit->why, sizeof limit->why, "who connects is no node of this group: install the same optcc everywhere");
+        return NULL;
+    }
+    if (memcmp(hello->plans, own->plans, sizeof own->plans)) {
+        snprintf(limit->why, sizeof limit->why, "OPTCC_PLANS has other plans on node %u: the same files everywhere",
+                 hello->rank);
+        return NULL;
+    }
+    return g->peer[hello->rank];
+}
+
+/* Connections both ways to all, and everybody knows that all have them. */
+static int meet(struct group *g, void *const *raw, void *listener, struct limit *limit)
+{
+    struct handle *handles = calloc(g->nodes, sizeof *handles);
+    struct hello own = {.magic = NOTE_MAGIC, .version = GROUP_VERSION, .rank = g->rank, .nodes = g->nodes,
+                        .process = g->process->id};
+    void *said[MOST_NODES] = {NULL};
+    int good = handles != NULL;
+    plans_code(g->process->plans, own.plans);
+    for (uint32_t n = 0; good && n < g->nodes; n++)
+        good = handle_read(raw[n], &handles[n], limit->why, sizeof limit->why);
+    for (uint32_t n = 0; good && n < g->nodes; n++) {
+        while (g->peer[n] && good && !g->peer[n]->out)
+            good = net_connect(0, raw[n], &g->peer[n]->out) == NCCL_SUCCESS &&
+                   (g->peer[n]->out || !late(limit, "a node cannot be reached"));
+        if (good && g->peer[n]) /* it waits until the other has taken the connection */
+            good = net_send(g->peer[n]->out, &own, sizeof own, &said[n]) == NCCL_SUCCESS;
+    }
+    for (uint32_t count = 1; good && count < g->nodes; count++) {
+        struct hello hello;
+        void *in = NULL;
+        while (good && !in)
+            good = net_accept(listener, &in) == NCCL_SUCCESS && (in || !late(limit, "a node has not come"));
+        struct peer *p = good && receive_now(in, &hello, sizeof hello, limit, "the hello of a node")
+                             ? greeted(g, handles, in, &hello, &own, limit)
+                             : NULL;
+        good = p != NULL;
+        if (p)
+            p->in = in;
+        else
+            net_close_receive(in);
+    }
+    for (uint32_t n = 0; good && n < g->nodes; n++)
+        good = !g->peer[n] || wait_for(said[n], NULL, limit, "our hello to a node");
+    net_lock();
+    g->own_mbps = g->mbps[g->rank] = live_mbps(g);
+    net_unlock();
+    struct note note = {.magic = NOTE_MAGIC};
+    if (g->rank == 0) { /* all are ready, then all may go on */
+        for (uint32_t n = 1; good && n < g->nodes; n++)
+            good = receive_now(g->peer[n]->in, &note, SHORT_NOTE, limit, "a node that is ready") &&
+                   note.magic == NOTE_MAGIC && note.kind == READY && (g->mbps[n] = note.row);
+        note.kind = OPEN;
+        for (uint32_t n = 1; good && n < g->nodes; n++)
+            good = send_now(g->peer[n]->out, &note, SHORT_NOTE, limit, "to say that all are ready");
+    } else if (good) {
+        note.kind = READY;
+        note.row = g->own_mbps;
+        good = send_now(g->peer[0]->out, &note, SHORT_NOTE, limit, "to say that we are ready") &&
+               receive_now(g->peer[0]->in, &note, SHORT_NOTE, limit, "that all nodes are ready") &&
+               note.magic == NOTE_MAGIC && note.kind == OPEN;
+    }
+    free(handles);
+    return good;
+}
+
+static void free_group(struct group *g)
+{
+    for (uint32_t n = 0; n < g->nodes; n++) {
+        struct peer *p = g->peer[n];
+        if (!p)
+            continue;
+        net_close_send(p->out);
+        net_close_receive(p->in);
+        while (p->early) {
+            struct early *e = p->early;
+            p->early = e->next;
+            free(e);
+        }
+        free(p->room);
+        free(p);
+    }
+    for (uint32_t i = 0; i < MOST_CALLS; i++)
+        if (g->call[i].is != UNUSED)
+            let_go(&g->call[i]);
+    for (uint32_t i = 0; i < KEPT; i++)
+        optcc_program_close(g->kept[i].program);
+    free(g);
+}
+
+nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *listener, void **group)
+{
+    const struct process *process = net_process();
+    struct limit limit = {.until_ns = clock_ns() + process->settings.connect_ns, .why = "no memory"};
+    *group = NULL;
+    if (nodes < 1 || nodes > MOST_NODES || rank < 0 || rank >= nodes) {
+        tell(1, "a group of %d nodes: at most %d", nodes, MOST_NODES);
+        net_close_listen(listener);
+        return NCCL_INVALID_USAGE;
+    }
+    struct group *g = calloc(1, sizeof *g);
+    int good = g != NULL;
+    if (g) {
+        g->process = process;
+        g->nodes = (uint32_t)nodes;
+        g->rank = (uint32_t)rank;
+    }
+    for (uint32_t n = 0; good && n < g->nodes; n++)
+        if (n != g->rank)
+            good = (g->peer[n] = calloc(1, sizeof **g->peer)) &&
+                   (g->peer[n]->room = aligned_alloc(64, SLOTS * slot_bytes(g)));
+    if (good)
+        good = meet(g, handles, listener, &limit);
+    if (!good) {
+        tell(1, "no CollNet among these %d nodes: %s", nodes, limit.why);
+        if (g)
+            free_group(g);
+        net_close_listen(listener); /* NCCL forgets it */
+        return NCCL_SYSTEM_ERROR;
+    }
+    net_lock();
+    g->next = groups;
+    groups = g;
+    net_unlock();
+    tell(0, "group of %u nodes, this is node %u; %u plans", g->nodes, g->rank, plans_count(process->plans));
+    *group = g;
+    return NCCL_SUCCESS;
+}
+
+/* NCCL's memory: all of it is host memory, and needs nothing. But NCCL must ask for it back (which it does not for a
+ * region of NULL): it frees it after that, and closes the group only then. */
+nccl_result_t group_register(void *group, void *data, size_t size, int type, void **region)
+{
+    const nccl_result_t result = net_register(group, data, size, type, region);
+    *region = result == NCCL_SUCCESS ? data : NULL;
+    return result;
+}
+
+nccl_result_t group_deregister(void *group, void *region)
+{
+    struct group *g = group;
+    (void)region;
+    net_lock();
+    const int runs = g && !atomic_load(&g->lost) && atomic_load(&g->ended) < atomic_load(&g->made);
+    if (runs) {
+        lose(g, "NCCL takes its memory back while calls run");
+        fail_calls(g);
+    }
+    net_unlock();
+    for (uint32_t n = 0; g && atomic_load(&g->lost) && n < g->nodes; n++)
+        if (g->peer[n]) { /* when these are closed no wire reads it any more */
+            net_close_send(g->peer[n]->out);
+            g->peer[n]->out = NULL;
+        }
+    return NCCL_SUCCESS;
+}
+
+nccl_result_t group_close(void *group)
+{
+    struct group *g = group;
+    if (!g)
+        return NCCL_SUCCESS;
+    net_lock();
+    for (struct group **at = &groups; *at; at = &(*at)->next)
+        if (*at == g) {
+            *at = g->next;
+            break;
+        }
+    net_unlock();
+    tell(0, "group of %u nodes, this is node %u: closed after %llu calls, %.1f MB", g->nodes, g->rank,
+         (unsigned long long)atomic_load(&g->ended), (double)g->carried / 1e6);
+    free_group(g);
+    return NCCL_SUCCESS;
+}
