@@ -106,6 +106,7 @@ def plan(
     segments: int | None = None,
     alpha: Quantity = 0,
     per_chunk: Quantity = 0,
+    in_place: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """The plan for an AllReduce of `nbytes` per rank that comes closest to the bound. See `optcc.planner.search`.
@@ -116,6 +117,7 @@ def plan(
 
     With either, families and numbers of segments are tried in virtual time and the fastest is taken; without, the
     latency-free optimum is, 64 segments deep where the size allows. `family` and `segments` fix what is given.
+    in_place : only what executors can run that fold in place, without receive buffers (`Schedule.beside`)
     `progress` is told what is tried, such as "trees, 12 segments".
 
     Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
@@ -134,6 +136,7 @@ def plan(
         alpha=alpha,
         per_chunk=per_chunk,
         progress=progress,
+        in_place=in_place,
         kept=(kept := search.Kept()),
     )
     recipe.check(cluster)
