@@ -383,7 +383,9 @@ MUTANTS = {
         "flow.c", "o->is == FLYING && o->wire == w->index)", "o->is == FLYING && o->wire == w->index && 0)"
     ),
     "folds as they come": Mutant("program.c", "r->before == 0 ? IN_PLACE : EARLY", "IN_PLACE"),
-    "what lands beside is summed up from above": Mutant("program.c", "rows->src[r->row] < rank", "rows->src[r->row] > rank"),
+    "what lands beside is summed up from above": Mutant(
+        "program.c", "rows->src[r->row] < rank", "rows->src[r->row] > rank"
+    ),
     "a send reads the input, whatever it has waited for": Mutant(
         "program.c", "p->send[s].sum = sum;", "p->send[s].sum = g->input;"
     ),
@@ -406,7 +408,12 @@ def find(library: Path, seeds: int) -> None:
     sys.exit(any(play(lib, seed).fault for seed in range(seeds)) or native.fuzz(lib, 5000, seed=1) != "")
 
 
-QUICK = ("folds as they come", "what lands beside is summed up from above", "what a lost wire carried is forgotten", "the window does not open again")
+QUICK = (
+    "folds as they come",
+    "what lands beside is summed up from above",
+    "what a lost wire carried is forgotten",
+    "the window does not open again",
+)
 """The others are tried in the long tests."""
 
 

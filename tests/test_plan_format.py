@@ -263,7 +263,7 @@ NESTED = "nested-rings"
 HEADERS: list[tuple[tuple[str | int, ...], Any, str]] = [
     (("format",), "other", "not a plan of this version"),
     (("version",), "1.0", "not a plan of this version"),
-    (("version",), "3.0", "A newer optcc reads it"),
+    (("version",), "4.0", "A newer optcc reads it"),
     (("version",), "2", "not a plan of this version"),
     (("version",), "2.00", "not a plan of this version"),
     (("version",), 2, "not a plan of this version"),

@@ -262,9 +262,7 @@ def choose(
     Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
     told what is tried, such as "trees, 12 segments". in_place : none that needs receive buffers (`Schedule.beside`)
     """
-    offers = partial(
-        candidate_families, cluster, alpha=alpha, per_chunk=per_chunk, family=family, in_place=in_place
-    )
+    offers = partial(candidate_families, cluster, alpha=alpha, per_chunk=per_chunk, family=family, in_place=in_place)
     offered: Iterable[CandidateFamily] = offers(bound)
     if family is not None and not (offered := list(offered)):
         others = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk, in_place=in_place)
@@ -279,8 +277,8 @@ def choose(
     if progress is not None:
         offered = (_telling(offer, progress) for offer in offered)
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
-        best = candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk, kept=kept)[0]
-        return _no_slower_than_larger(best, cluster, bound, Costs(alpha, per_chunk), offers, kept)
+        tried = candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk, kept=kept)
+        return _no_slower_than_larger(tried[0], cluster, bound, Costs(alpha, per_chunk), offers, kept)
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
     best: tuple[Fraction, Recipe] | None = None
     refused: InputError | None = None

@@ -94,7 +94,11 @@ def header_of(plan: Plan) -> dict[str, Any]:
         plan.family, plan.segments, bound.nbytes, len(plan.schedule()), plan.fluid_s, plan.told, plan.choices, told,
         plan.cluster,
     )  # fmt: skip
-    return {"format": FORMAT, "version": f"{BESIDE_MAJOR if plan.schedule().beside else MAJOR}.{MINOR}", **write_json(Header, head)}
+    return {
+        "format": FORMAT,
+        "version": f"{BESIDE_MAJOR if plan.schedule().beside else MAJOR}.{MINOR}",
+        **write_json(Header, head),
+    }
 
 
 # Columns. Tables of ranks, ports, links, routes and lanes, then the transfers; ..._ptr says where a row's part of the
@@ -341,7 +345,12 @@ def _minor(raw: Any, where: str) -> int:
     """The minor version of a file of our major. Raises InputError for anything else."""
     said = raw.get("version") if isinstance(raw, dict) else type(raw).__name__
     found = _VERSION.fullmatch(said) if isinstance(said, str) else None
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT or not found or int(found[1]) not in (MAJOR, BESIDE_MAJOR):
+    if (
+        not isinstance(raw, dict)
+        or raw.get("format") != FORMAT
+        or not found
+        or int(found[1]) not in (MAJOR, BESIDE_MAJOR)
+    ):
         newer = found is not None and int(found[1]) > BESIDE_MAJOR
         raise InputError(
             "not a plan of this version",
@@ -403,7 +412,7 @@ def _schedule(head: Header, columns: Columns, *, beside: bool) -> Schedule:
         links=routes.links,
         dep_ptr=dep_ptr,
         dep_idx=dep.astype(np.int64),
-        **{**rows, "reduce": rows["reduce"] if beside else rows["reduce"].astype(np.bool_)},
+        **{**rows, "reduce": rows["reduce"].astype(np.uint8 if beside else np.bool_)},
     )
 
 

@@ -1,9 +1,9 @@
-"""Recursive halving and doubling: logarithmically many hops, for messages too large to be sent whole and too small for a
-part to each rank.
+"""Recursive halving and doubling: few hops, for messages too large to be sent whole and too small for a part to each
+rank.
 
 Ranks are numbers in a mixed radix, as in `optcc.schedule.whole`. In a step the ranks that differ in one digit deal what
-they hold among each other: each sums up one part, and keeps only that. When every digit has had its step, each holds the
-sum of its own part, and the steps run backwards and hand sums out. Digits of two values are recursive halving and
+they hold among each other: each sums up one part, and keeps only that. When every digit has had its step, each holds
+the sum of its own part, and the steps run backwards and hand sums out. Digits of two values are recursive halving and
 doubling (Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005); one digit of P values is direct exchange in equal
 parts.
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
 
@@ -72,8 +73,8 @@ class RecursiveHalving(Recipe):
                 (dst, send(src, dst, way(src, dst, turn, digit - 1), 1 + which, parts[dst], True))
                 for src, turn, dst in numbers.step(which)
             ]
-            for dst, row in come:
-                last[dst].append(row)
+            for dst, landed in come:
+                last[dst].append(landed)
             held.append(parts)
         hop = len(self.digits)
         for which in reversed(range(len(self.digits))):
@@ -88,7 +89,7 @@ class RecursiveHalving(Recipe):
         for rank, partner in sorted(numbers.partners.items()):
             send(partner, rank, way(partner, rank), hop + 1, whole, False)
         cuts = even_cuts(0, nbytes, self.segments).tolist()
-        bounds = np.stack([even_cuts(a, b, sections) for a, b in zip(cuts[:-1], cuts[1:], strict=True)])
+        bounds = np.stack([even_cuts(a, b, sections) for a, b in pairwise(cuts)])
         return assemble(cluster, nbytes, way.routes, [(rows, np.arange(self.segments), bounds)])
 
     def check(self, cluster: Cluster) -> None:

@@ -1,7 +1,7 @@
-"""Whole vectors: every server sends all that it has to others, and adds what it gets, for messages so small that hops and
-chunks cost more than bytes.
+"""Whole vectors: every server sends all that it has to others, and adds what it gets, for messages so small that hops
+and chunks cost more than bytes.
 
-Ranks are numbers in a mixed radix (`Digits`). In a step the ranks that differ in one digit send each other all that they
+Ranks are numbers in a mixed radix (`Digits`). In a step the ranks that differ in one digit send each other all they
 have, and add it up: one digit of P values is a one-shot exchange, one hop; digits of two values are recursive doubling,
 log2 P hops. Source: Thakur, Rabenseifner and Gropp, "Optimization of collective communication operations in MPICH"
 (2005). Here a digit may have any number of values, since a server with k NICs sends to k others at once, and ranks
@@ -218,8 +218,13 @@ class WholeVectors(Recipe):
         check_digits(self.digits, len(cluster.ranks))
 
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        ranks, shared = len(cluster.ranks), "shared by all NICs" if self.striped else "of one NIC where there are enough"
-        how = "everybody to everybody, one hop" if self.digits == (ranks,) else f"in steps of {list(self.digits)} servers"
+        ranks, shared = (
+            len(cluster.ranks),
+            "shared by all NICs" if self.striped else "of one NIC where there are enough",
+        )
+        how = (
+            "everybody to everybody, one hop" if self.digits == (ranks,) else f"in steps of {list(self.digits)} servers"
+        )
         lines = [("whole vectors", f"{how}, each message {shared}")]
         if prod(self.digits) < ranks:
             lines.append(("apart", f"{ranks - prod(self.digits)} servers, which hand in and are sent the result"))

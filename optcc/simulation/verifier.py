@@ -113,7 +113,7 @@ def _replay(
         demand_order(folds[a] | copies[a], i, a, "sends", "writing")
         sent = summed(i, a)
         in_place = folds[b] | copies[b]
-        if (in_place if adds == BESIDE else beside[b]):
+        if in_place if adds == BESIDE else beside[b]:
             raise VerifyError(
                 f"{where} of rank {b}: transfer {rows[i]} changes them in another way than others do: beside, or in "
                 "place"
@@ -211,6 +211,6 @@ def _check_receive_buffers(schedule: Schedule) -> None:
             other = meets[(schedule.offset[meets] != begin) | (end[meets] != stop)]
             if len(other):
                 raise VerifyError(
-                    f"bytes {begin}..{stop - 1} of rank {rank}: transfer {other[0]} carries only some of them, or more, "
-                    "and others land beside them whole"
+                    f"bytes {begin}..{stop - 1} of rank {rank}: transfer {other[0]} carries only some of them, or "
+                    "more, and others land beside them whole"
                 )
