@@ -29,8 +29,16 @@ GRANULE = 8
 """Cut points are multiples of this many bytes: the largest element of any dtype we move."""
 
 
-BESIDE = 2
-"""In `Schedule.reduce`: folded from a receive buffer of its own, whose bytes nobody sends who has not waited for it."""
+class Landing(IntEnum):
+    """How a transfer lands, in `Schedule.reduce`."""
+
+    OVERWRITES = 0
+    FOLDED = 1
+    BESIDE = 2
+    """Folded from a receive buffer of its own: nobody sends its bytes who has not waited for it."""
+
+
+BESIDE = Landing.BESIDE
 
 
 class Stage(IntEnum):

@@ -25,7 +25,6 @@ from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.columns import BESIDE, Schedule, Stage
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
 from optcc.schedule.routes import Routes
-from optcc.schedule.tuned import MOST_DIGITS
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import Whole
 
@@ -130,8 +129,8 @@ def _dealt(rates: tuple[Fraction, ...], turns: int) -> tuple[int, ...]:
 
 
 def digit_lists(ranks: int, nics: int) -> list[tuple[int, ...]]:
-    """Lists of digits worth a try for so many ranks with so many NICs, fewest turns in all first for each length: of
-    products up to `ranks` and above half of it.
+    """Of each length the list of digits with fewest turns for so many ranks with so many NICs, of a product up to
+    `ranks` and above half of it.
 
     >>> digit_lists(8, 1)
     [(8,), (2, 4), (2, 2, 2)]
@@ -140,8 +139,9 @@ def digit_lists(ranks: int, nics: int) -> list[tuple[int, ...]]:
     length = 1
     while 2**length <= ranks:
         lists = [each for each in _products(length, ranks, 2) if 2 * prod(each) > ranks]
-        lists.sort(key=lambda each: (sum(-(-(d - 1) // nics) for d in each) + 2 * (prod(each) < ranks), -prod(each)))
-        found += lists[: MOST_DIGITS if length > 1 else 1]
+        turns = [(sum(-(-(d - 1) // nics) for d in each) + 2 * (prod(each) < ranks), -prod(each)) for each in lists]
+        if lists:
+            found.append(min(zip(turns, lists, strict=True))[1])
         length += 1
     return found
 
