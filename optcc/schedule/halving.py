@@ -10,7 +10,7 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
@@ -26,6 +26,7 @@ from optcc.schedule.whole import Digit, Digits, Ways, check_digits, digit_lists,
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 
@@ -103,6 +104,9 @@ class RecursiveHalving(Recipe):
         if apart:
             lines.append(("apart", f"{apart} servers, which hand in and are sent the result"))
         return [*lines, ("segments", f"{self.segments}")]
+
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> RecursiveHalving:
+        return self  # ranks are told apart by their rates alone
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:

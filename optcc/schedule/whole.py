@@ -12,7 +12,7 @@ What comes lands in receive buffers (`optcc.schedule.columns.BESIDE`), because a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -29,6 +29,7 @@ from optcc.values.cluster import Cluster
 from optcc.values.json_records import Whole
 
 if TYPE_CHECKING:
+    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 MAX_DIGIT = 4096
@@ -229,6 +230,9 @@ class WholeVectors(Recipe):
         if prod(self.digits) < ranks:
             lines.append(("apart", f"{ranks - prod(self.digits)} servers, which hand in and are sent the result"))
         return [*lines, ("memory", "receive buffers beside the result")]
+
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> WholeVectors:
+        return self  # ranks are told apart by their rates alone
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
