@@ -29,7 +29,7 @@ GRANULE = 8
 """Cut points are multiples of this many bytes: the largest element of any dtype we move."""
 
 
-class Landing(IntEnum):
+class LandsAs(IntEnum):
     """How a transfer lands, in `Schedule.reduce`."""
 
     OVERWRITES = 0
@@ -38,7 +38,7 @@ class Landing(IntEnum):
     """Folded from a receive buffer of its own: nobody sends its bytes who has not waited for it."""
 
 
-BESIDE = Landing.BESIDE
+BESIDE = LandsAs.BESIDE
 
 
 class Stage(IntEnum):
