@@ -29,7 +29,7 @@ groups = {
                "docs/exports", "docs/planning-at-failure"],
     "How it works": ["docs/bounds", "docs/certificates", "docs/schedules", "docs/baselines", "docs/plan-format",
                      "docs/simulator", "docs/failover", "docs/hardware", "docs/verbs", "docs/fabric",
-                     "docs/lab", "docs/native-engine", "docs/diagnose"],
+                     "docs/lab", "docs/native-engine", "docs/diagnose", "docs/related"],
     "Reference": ["docs/reference/*", "examples/README", "CONTRIBUTING", "CHANGELOG"],
     "Figures": ["docs/evaluation", "docs/failover-*", "docs/torch-tests", "docs/bench-*"],
     "Proofs and notebooks": ["proofs/README", "proofs/written/*", "notebooks/*"],

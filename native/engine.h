@@ -190,12 +190,14 @@ struct optcc_config {
     uint64_t spin_ns;       /* `optcc_wait` looks for so long before it sleeps */
 };
 
+#define OPTCC_BESIDE 2
+
 /* A schedule in columns, as optcc.schedule.columns has it; row order is priority. */
 struct optcc_rows {
     uint32_t rows, routes;
     const int32_t *src, *dst, *route;    /* by row; ranks of the group */
     const int64_t *offset, *length;      /* by row: bytes of the buffer */
-    const uint8_t *reduce;               /* by row: fold (1) or overwrite (0) */
+    const uint8_t *reduce;               /* by row: fold (1), overwrite (0), or fold from beside (OPTCC_BESIDE) */
     const int64_t *dep_ptr, *dep_idx;    /* row i waits for dep_idx[dep_ptr[i] .. dep_ptr[i + 1]] */
     const uint64_t *lanes;               /* by route: a bit for each lane that it goes by; 0: any; the same at all ranks */
 };

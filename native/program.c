@@ -20,9 +20,15 @@
  */
 #include "engine.h"
 
+/* What lands beside (a row that reduces by OPTCC_BESIDE) is kept whole in `early`, and is never folded into the buffer.
+ * It takes the sum so far in instead, and is the sum so far from then on. A send reads the sum of what it has waited for,
+ * or a copy of the input. The last sum is copied into the buffer. So nothing that may still be sent, or sent again after
+ * a loss, is written, and nobody waits for it. Such rows of a rank carry the same bytes or none in common. */
+
 #include <stdlib.h>
 #include <string.h>
 
+#define NOWHERE UINT64_MAX
 enum { GRAIN = 64 }; /* segments begin at multiples of it in their rows: bytes of a cache line, and of any element */
 
 struct send {
@@ -32,6 +38,7 @@ struct send {
     uint64_t offset, length; /* bytes of the buffer */
     uint64_t lanes;
     uint32_t to;    /* the peer's rank in the plan */
+    uint64_t sum;   /* where in `early` its bytes are, or NOWHERE: in the buffer */
     /* while it runs */
     uint32_t waits; /* of `needs`, those still to come */
     uint32_t next;  /* segments taken */
@@ -46,9 +53,14 @@ struct receive {
     uint64_t offset, length; /* bytes of the buffer */
     uint64_t bits;    /* its first bit in `came` and `early_is_there` */
     uint64_t kept;    /* where in `early` it is kept before its turn, bytes */
+    uint32_t beside;  /* it is kept there for good, and the following say what becomes of it; places in `early` */
+    uint64_t adds;    /* the sum that it takes in, or NOWHERE */
+    uint64_t own;     /* NOWHERE, or where then the rank's own sum, which is at `base`, is copied and takes it in */
+    uint64_t base;
+    uint64_t result;  /* NOWHERE, or the sum that is the result, once this row is in it */
     /* while it runs */
     uint32_t before;  /* of `earlier`, those that are not folded yet: 0: it is its turn */
-    uint32_t folded;  /* segments that are in the buffer for good */
+    uint32_t folded;  /* segments that are in the buffer for good, or landed beside */
     uint64_t at_ns;   /* the latest of what it has waited for */
     uint32_t finished;
 };
@@ -61,6 +73,11 @@ struct work { /* a copy or a fold of one segment */
     const void *bytes;
     uint64_t name;   /* of the segment, for who landed it; not FROM_EARLY */
     uint64_t ticket; /* once it has begun */
+};
+
+struct range { /* bytes of the buffer over which something lands beside, and the copy of the input in `early` */
+    uint64_t offset, length, input;
+    uint32_t sent; /* the input is sent */
 };
 
 struct lists { /* for each of some things a list of others */
@@ -81,6 +98,8 @@ struct optcc_program {
     struct send *send;
     struct receive *receive;
     struct side *side;
+    struct range *range;
+    uint32_t ranges;
     struct lists releases; /* receive -> sends that wait for it */
     struct lists after;    /* receive -> receives that are folded after it */
     uint64_t *ready;       /* a bit for each send that has segments to take */
@@ -200,17 +219,156 @@ static uint32_t place(const uint64_t *edges, uint32_t count, uint64_t edge)
     return low;
 }
 
-/* Each fold comes after the latest lower row that reduces into some of its bytes: in every stretch between two ends of
- * rows, after the one that was there last. */
-static int order_folds(struct optcc_program *p)
+static int overlap(uint64_t a, uint64_t a_length, uint64_t b, uint64_t b_length)
 {
-    struct pairs pairs = {0};
+    return a < b + b_length && b < a + a_length;
+}
+
+/* Whether it comes from a lower rank. */
+static int below(const struct optcc_rows *rows, const struct receive *r, uint32_t rank)
+{
+    return (uint32_t)rows->src[r->row] < rank;
+}
+
+static uint64_t take_early(struct optcc_program *p, uint64_t length)
+{
+    const uint64_t at = p->early_bytes;
+    p->early_bytes += (length + GRAIN - 1) / GRAIN * GRAIN;
+    return at;
+}
+
+/* The ranges over which something lands beside; BAD where a row touches a part of one, or one is changed in place. */
+static int find_ranges(struct optcc_program *p)
+{
+    uint32_t beside = 0;
+    for (uint32_t i = 0; i < p->receives; i++)
+        beside += p->receive[i].beside;
+    p->range = room(beside, sizeof *p->range);
+    if (!p->range)
+        return OPTCC_MEMORY;
+    for (uint32_t i = 0; beside && i < p->receives; i++) {
+        const struct receive *r = &p->receive[i];
+        uint32_t k = 0;
+        while (k < p->ranges && p->range[k].offset != r->offset)
+            k++;
+        if (r->beside && k == p->ranges)
+            p->range[p->ranges++] = (struct range){.offset = r->offset, .length = r->length, .input = NOWHERE};
+    }
+    for (uint32_t k = 0; k < p->ranges; k++) {
+        const struct range *g = &p->range[k];
+        for (uint32_t i = 0; i < p->receives; i++) {
+            const struct receive *r = &p->receive[i];
+            if (overlap(g->offset, g->length, r->offset, r->length) &&
+                (!r->beside || r->offset != g->offset || r->length != g->length))
+                return OPTCC_BAD;
+        }
+        for (uint32_t s = 0; s < p->sends; s++) {
+            const struct send *one = &p->send[s];
+            if (overlap(g->offset, g->length, one->offset, one->length) &&
+                (one->offset != g->offset || one->length != g->length))
+                return OPTCC_BAD;
+        }
+    }
+    return OPTCC_OK;
+}
+
+/* The latest row over a range that a send has waited for: 1 + its receive, or 0. */
+static uint32_t waited_for(const struct optcc_program *p, const struct optcc_rows *rows, const struct send *send)
+{
+    uint32_t latest = 0;
+    for (int64_t d = rows->dep_ptr[send->row]; d < rows->dep_ptr[send->row + 1]; d++) {
+        const uint32_t r = find(p, (uint32_t)rows->dep_idx[d]);
+        if (p->receive[r].beside && p->receive[r].offset == send->offset && latest < r + 1)
+            latest = r + 1;
+    }
+    return latest;
+}
+
+/* Over each range: rows that no send tells apart are a group, in row order. In a group those from lower ranks are summed
+ * up, then the rank's own sum so far takes this in, then those from higher ranks are added: so all ranks that have the
+ * same parts get the same bits. `folds` : (row, row after it); `needs` : (row, send that reads its sum) */
+static int chain(struct optcc_program *p, const struct optcc_rows *rows, uint32_t rank, struct pairs *folds,
+                 struct pairs *needs)
+{
+    int result = find_ranges(p);
+    uint8_t *ends = room(p->receives, 1); /* of a group */
+    if (!ends)
+        result = OPTCC_MEMORY;
+    for (uint32_t k = 0; result == OPTCC_OK && k < p->ranges; k++) {
+        struct range *g = &p->range[k];
+        uint32_t last = 0;
+        for (uint32_t i = 0; i < p->receives; i++)
+            if (p->receive[i].beside && p->receive[i].offset == g->offset)
+                last = i;
+        ends[last] = 1;
+        for (uint32_t s = 0; s < p->sends; s++)
+            if (p->send[s].offset == g->offset) {
+                const uint32_t latest = waited_for(p, rows, &p->send[s]);
+                if (latest)
+                    ends[latest - 1] = 1;
+            }
+        g->input = take_early(p, g->length);
+        uint64_t base = g->input;
+        uint32_t before = UINT32_MAX, begin = 0; /* the row that is in the chain last; the group's first */
+        while (result == OPTCC_OK && begin <= last) {
+            uint32_t end = begin, lowers = 0;
+            for (uint32_t i = begin; i <= last; i++)
+                if (p->receive[i].beside && p->receive[i].offset == g->offset) {
+                    lowers += below(rows, &p->receive[i], rank);
+                    end = i;
+                    if (ends[i])
+                        break;
+                }
+            uint64_t sum = lowers ? NOWHERE : base;
+            for (uint32_t turn = 0; turn < 2; turn++)
+                for (uint32_t i = begin; result == OPTCC_OK && i <= end; i++) {
+                    struct receive *r = &p->receive[i];
+                    const int lower = below(rows, r, rank);
+                    if (!r->beside || r->offset != g->offset || lower != (turn == 0))
+                        continue;
+                    r->kept = take_early(p, r->length);
+                    r->adds = sum;
+                    sum = r->kept;
+                    if (lower && --lowers == 0) {
+                        r->base = base;
+                        sum = r->own = take_early(p, r->length);
+                    }
+                    if (before != UINT32_MAX) {
+                        result = add(folds, before, i);
+                        r->earlier += result == OPTCC_OK;
+                    }
+                    before = i;
+                }
+            for (uint32_t s = 0; result == OPTCC_OK && s < p->sends; s++)
+                if (p->send[s].offset == g->offset && waited_for(p, rows, &p->send[s]) == end + 1) {
+                    p->send[s].sum = sum;
+                    result = add(needs, before, s);
+                    p->send[s].needs += result == OPTCC_OK;
+                }
+            base = sum;
+            begin = end + 1;
+        }
+        if (before != UINT32_MAX)
+            p->receive[before].result = base;
+        for (uint32_t s = 0; s < p->sends; s++)
+            if (p->send[s].offset == g->offset && p->send[s].sum == NOWHERE) {
+                p->send[s].sum = g->input;
+            }
+    }
+    free(ends);
+    return result;
+}
+
+/* Each fold comes after the latest lower row that reduces into some of its bytes: in every stretch between two ends of
+ * rows, after the one that was there last. `pairs` : those of what lands beside; taken */
+static int order_folds(struct optcc_program *p, struct pairs pairs)
+{
     uint32_t edges = 0, distinct = 0;
     uint64_t *edge = room(2 * (uint64_t)p->receives, sizeof *edge);
     uint32_t *last = room(2 * (uint64_t)p->receives, sizeof *last); /* by stretch: 1 + the latest receive, or 0 */
     int result = edge && last ? OPTCC_OK : OPTCC_MEMORY;
     for (uint32_t i = 0; result == OPTCC_OK && i < p->receives; i++)
-        if (p->receive[i].reduce) {
+        if (p->receive[i].reduce && !p->receive[i].beside) {
             edge[edges++] = p->receive[i].offset;
             edge[edges++] = p->receive[i].offset + p->receive[i].length;
         }
@@ -221,7 +379,7 @@ static int order_folds(struct optcc_program *p)
             edge[distinct++] = edge[i];
     for (uint32_t i = 0; result == OPTCC_OK && i < p->receives; i++) {
         struct receive *r = &p->receive[i];
-        if (!r->reduce)
+        if (!r->reduce || r->beside)
             continue;
         const uint32_t end = place(edge, distinct, r->offset + r->length);
         for (uint32_t s = place(edge, distinct, r->offset); s < end; s++) {
@@ -248,9 +406,9 @@ static int order_folds(struct optcc_program *p)
     return result != OPTCC_OK ? result : listed;
 }
 
-static int wait_for(struct optcc_program *p, const struct optcc_rows *rows)
+/* `pairs` : what sends wait for beside their dependencies; taken */
+static int wait_for(struct optcc_program *p, const struct optcc_rows *rows, struct pairs pairs)
 {
-    struct pairs pairs = {0};
     int result = OPTCC_OK;
     for (uint32_t s = 0; result == OPTCC_OK && s < p->sends; s++) {
         const uint32_t row = p->send[s].row;
@@ -274,6 +432,16 @@ static int fits(const struct optcc_rows *rows, uint32_t i, uint32_t ranks, uint6
            (uint64_t)length <= buffer_bytes && (uint64_t)offset <= buffer_bytes - (uint64_t)length;
 }
 
+/* Every row that a row waits for ends at its sender. */
+static int known(const struct optcc_program *p, const struct optcc_rows *rows)
+{
+    for (uint32_t s = 0; s < p->sends; s++)
+        for (int64_t d = rows->dep_ptr[p->send[s].row]; d < rows->dep_ptr[p->send[s].row + 1]; d++)
+            if (rows->dep_idx[d] < 0 || rows->dep_idx[d] >= rows->rows || find(p, (uint32_t)rows->dep_idx[d]) == UINT32_MAX)
+                return 0;
+    return 1;
+}
+
 static void count_side(struct optcc_program *p, uint32_t peer, uint64_t to, uint64_t from)
 {
     uint32_t i = 0;
@@ -291,7 +459,7 @@ static int take_rows(struct optcc_program *p, const struct optcc_rows *rows, uin
     uint32_t sends = 0, receives = 0;
     uint64_t bits = 0;
     for (uint32_t i = 0; i < rows->rows; i++) {
-        if (!fits(rows, i, ranks, buffer_bytes) ||
+        if (!fits(rows, i, ranks, buffer_bytes) || rows->reduce[i] > OPTCC_BESIDE ||
             (uint64_t)rows->length[i] / p->segment_bytes >= UINT32_MAX / (2 * OPTCC_MAX_LANES))
             return OPTCC_BAD;
         while ((rows->offset[i] | rows->length[i]) % p->granule)
@@ -313,12 +481,14 @@ static int take_rows(struct optcc_program *p, const struct optcc_rows *rows, uin
         if (src == rank) {
             const uint32_t peer = group ? group[dst] : dst;
             p->send[p->sends++] = (struct send){.row = i, .peer = peer, .segments = segments, .cut = cut, .offset = offset,
-                                                .length = length, .lanes = lanes, .to = dst};
+                                                .length = length, .lanes = lanes, .to = dst, .sum = NOWHERE};
             count_side(p, peer, segments, 0);
         } else if (dst == rank) {
             const uint32_t peer = group ? group[src] : src;
             p->receive[p->receives++] = (struct receive){.row = i, .peer = peer, .segments = segments, .cut = cut,
-                                                         .reduce = rows->reduce[i] != 0, .offset = offset,
+                                                         .reduce = rows->reduce[i] != 0,
+                                                         .beside = rows->reduce[i] == OPTCC_BESIDE, .offset = offset,
+                                                         .adds = NOWHERE, .own = NOWHERE, .result = NOWHERE,
                                                          .length = length, .bits = bits};
             bits += segments;
             count_side(p, peer, 0, segments);
@@ -341,10 +511,21 @@ int optcc_program_open(const struct optcc_rows *rows, uint32_t rank, uint32_t ra
     p->granule = 16;
     p->segment_bytes = segment_bytes;
     int result = take_rows(p, rows, rank, ranks, group, buffer_bytes);
+    struct pairs folds = {0}, needs = {0};
+    if (result == OPTCC_OK && !known(p, rows))
+        result = OPTCC_BAD;
     if (result == OPTCC_OK)
-        result = wait_for(p, rows);
-    if (result == OPTCC_OK)
-        result = order_folds(p);
+        result = chain(p, rows, rank, &folds, &needs);
+    if (result == OPTCC_OK) {
+        result = wait_for(p, rows, needs);
+        const int ordered = order_folds(p, folds);
+        result = result != OPTCC_OK ? result : ordered;
+    } else {
+        free(folds.from);
+        free(folds.to);
+        free(needs.from);
+        free(needs.to);
+    }
     if (result == OPTCC_OK) {
         p->ready = room(p->sends / 64 + UINT64_C(1), sizeof *p->ready);
         p->came = room(p->came_words, sizeof *p->came);
@@ -368,6 +549,7 @@ void optcc_program_close(struct optcc_program *p)
     free(p->send);
     free(p->receive);
     free(p->side);
+    free(p->range);
     free(p->releases.ptr);
     free(p->releases.idx);
     free(p->after.ptr);
@@ -385,6 +567,8 @@ uint64_t optcc_program_early(const struct optcc_program *p) { return p->early_by
 
 int optcc_program_use(struct optcc_program *p, const struct optcc_folder *folder, void *self, void *early)
 {
+    if (p->ranges) /* the processor folds what lands beside */
+        return OPTCC_BAD;
     if (!p->work) {
         uint64_t segments = 1;
         for (uint32_t i = 0; i < p->receives; i++)
@@ -418,8 +602,12 @@ int optcc_program_begin(struct optcc_program *p, const struct optcc_call *call, 
     p->item_bytes = optcc_type_bytes(call->type);
     if (!p->item_bytes || p->granule % p->item_bytes || (unsigned)call->op >= OPTCC_OPS)
         return OPTCC_BAD;
+    if (p->ranges && call->parts)
+        return OPTCC_BAD;
     p->call = *call;
     p->buffer = call->buffer;
+    for (uint32_t k = 0; k < p->ranges; k++)
+        memcpy(p->early + p->range[k].input, p->buffer + p->range[k].offset, p->range[k].length);
     p->unfinished = p->receives;
     p->unsent = p->sends;
     p->stopped = 0;
@@ -481,6 +669,7 @@ static void piece_of(const void *self, uint32_t send, uint32_t segment, struct o
                                   .lanes = s->lanes, .ready_ns = s->ready_ns,
                                   .bytes = p->call.parts
                                                ? (const unsigned char *)p->call.parts + s->to * s->length + offset
+                                           : s->sum != NOWHERE ? p->early + s->sum + offset
                                                : p->buffer + s->offset + offset};
 }
 
@@ -528,6 +717,21 @@ static int give(struct optcc_program *p, const struct work *w)
     return 1;
 }
 
+/* A row that has landed beside, and whose turn it is, takes the sum so far in. */
+static void sum_up(struct optcc_program *p, const struct receive *r)
+{
+    const uint64_t items = r->length / p->item_bytes;
+    unsigned char *sum = p->early + r->kept;
+    if (r->adds != NOWHERE)
+        optcc_fold(p->call.type, p->call.op, sum, p->early + r->adds, items);
+    if (r->own != NOWHERE) {
+        memcpy(p->early + r->own, p->early + r->base, r->length);
+        optcc_fold(p->call.type, p->call.op, p->early + r->own, sum, items);
+    }
+    if (r->result != NOWHERE)
+        memcpy(p->buffer + r->offset, p->early + r->result, r->length);
+}
+
 /* What was kept of a row whose turn it is. */
 static void fold_kept(struct optcc_program *p, uint32_t receive, uint32_t segment)
 {
@@ -560,7 +764,9 @@ static void finish(struct optcc_program *p, uint32_t finished)
                 r->at_ns = at_ns;
             if (--r->before)
                 continue;
-            for (uint32_t s = 0; s < r->segments; s++)
+            if (r->beside && r->folded == r->segments)
+                sum_up(p, r);
+            for (uint32_t s = 0; !r->beside && s < r->segments; s++)
                 if (bit(p->kept, r->bits + s))
                     fold_kept(p, next, s);
             if (r->folded == r->segments)
@@ -573,7 +779,11 @@ static void finish(struct optcc_program *p, uint32_t finished)
 static void done(struct optcc_program *p, const struct work *w)
 {
     struct receive *r = &p->receive[w->receive];
-    if (w->target == EARLY) {
+    if (r->beside) {
+        if (++r->folded < r->segments || r->before)
+            return;
+        sum_up(p, r);
+    } else if (w->target == EARLY) {
         set(p->kept, r->bits + w->segment);
         if (r->before)
             return;
@@ -602,7 +812,7 @@ static int land(void *self, uint32_t peer, const struct optcc_frame *head, const
     set(p->came, r->bits + segment);
     if (r->at_ns < at_ns)
         r->at_ns = at_ns;
-    const struct work w = {.receive = i, .segment = segment, .target = r->before == 0 ? IN_PLACE : EARLY,
+    const struct work w = {.receive = i, .segment = segment, .target = r->beside ? EARLY : r->before == 0 ? IN_PLACE : EARLY,
                            .bytes = bytes, .name = name};
     if (!give(p, &w))
         return OPTCC_AGAIN;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -106,6 +107,7 @@ def plan(
     segments: int | None = None,
     alpha: Quantity = 0,
     per_chunk: Quantity = 0,
+    in_place: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
     """The plan for an AllReduce of `nbytes` per rank that comes closest to the bound. See `optcc.planner.search`.
@@ -116,6 +118,7 @@ def plan(
 
     With either, families and numbers of segments are tried in virtual time and the fastest is taken; without, the
     latency-free optimum is, 64 segments deep where the size allows. `family` and `segments` fix what is given.
+    in_place : only what executors can run that fold in place, without receive buffers (`Schedule.beside`)
     `progress` is told what is tried, such as "trees, 12 segments".
 
     Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
@@ -134,6 +137,7 @@ def plan(
         alpha=alpha,
         per_chunk=per_chunk,
         progress=progress,
+        in_place=in_place,
         kept=(kept := search.Kept()),
     )
     recipe.check(cluster)
@@ -205,7 +209,7 @@ def run(
     left_out: dict[str, str] = {}
     for name in algorithms:
         try:
-            schedules[name] = runnable(scaled.baseline(name), transport)
+            schedules[name] = runnable(scaled.baseline(name), transport, device, path)
         except InputError as error:
             if name == "optcc":
                 raise
@@ -242,9 +246,19 @@ def slowdown_of(cluster: Cluster, local_rate: Fraction) -> Fraction:
     return max(Fraction(1), fastest / local_rate)
 
 
-def runnable(plan: Plan, transport: str) -> Schedule:
-    """The plan's schedule; InputError if it needs what the transport lacks: the local one emulates NICs alone."""
+def runnable(plan: Plan, transport: str, device: str = "cpu", path: str | None = None) -> Schedule:
+    """The plan's schedule; InputError if it needs what the transport lacks: the local one emulates NICs alone. Or if it
+    needs receive buffers, which only the native engine has, in host memory."""
     schedule = plan.schedule()
+    path = path or os.environ.get("OPTCC_PATH") or "auto"
+    if schedule.beside and (device != "cpu" or path not in ("auto", "native")):
+        raise InputError(
+            "no receive buffers here",
+            where="--device" if device != "cpu" else "--chunk-path",
+            expected="the native engine, in host memory",
+            got=device if device != "cpu" else path,
+            hint="Plan with --in-place.",
+        )
     if transport == "local" and schedule.shared_links:
         raise InputError(
             "spine links and pod uplinks are not emulated",

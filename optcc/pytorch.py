@@ -76,4 +76,4 @@ def _plan(cluster: Cluster, nbytes: int, costs: Costs, segments: int | None) -> 
     try:
         return plan(cluster, nbytes, family=NestedRings.family, **deep)
     except InputError:
-        return plan(cluster, nbytes, **deep)
+        return plan(cluster, nbytes, in_place=True, **deep)

@@ -48,6 +48,8 @@ from optcc.runtime.native.library import (
     struct,
 )
 from optcc.schedule import Schedule
+from optcc.schedule.columns import BESIDE
+from optcc.schedule.whole import WholeVectors, digit_lists
 from optcc.values.cluster import Cluster
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -126,7 +128,7 @@ def load(library: Path) -> Any:
 
 
 def plans(cluster: Cluster, nbytes: int, segments: int) -> list[Plan]:
-    """One plan of every family and baseline that takes the cluster."""
+    """One plan of every family and baseline that takes the cluster; of whole vectors every number of hops."""
     bound = optcc.lower_bound(cluster, nbytes)
     found: dict[str, Plan] = {}
     for offer in candidate_families(cluster, bound):
@@ -137,6 +139,8 @@ def plans(cluster: Cluster, nbytes: int, segments: int) -> list[Plan]:
         except InputError:  # the family asks for another kind of cluster
             continue
     first = next(iter(found.values()))
+    for digits in digit_lists(len(cluster.ranks), 1)[1:]:
+        found[f"whole-vectors, {digits}"] = Plan(cluster, bound, WholeVectors(digits, segments))
     return [*found.values(), first.baseline("ring")] if "ring" not in found else list(found.values())
 
 
@@ -247,14 +251,58 @@ def expected(schedule: Schedule, buffers: Sequence[Array], op: Op) -> list[Array
     """The result by the rules of `optcc.schedule.columns`, one row after another, by numpy's folds in row order."""
     mine = [buffer.copy() for buffer in buffers]
     size = buffers[0].itemsize
+    beside = Beside(schedule)
     for row in in_order(schedule):
         part = slice(int(schedule.offset[row]) // size, int(schedule.offset[row] + schedule.length[row]) // size)
-        own, landed = mine[schedule.dst[row]][part], mine[schedule.src[row]][part].copy()
-        if schedule.reduce[row]:
-            fold(op, own, landed)
+        src, dst = int(schedule.src[row]), int(schedule.dst[row])
+        landed = beside.sum(src, part, mine[src], op, beside.waited_for(row))
+        if schedule.reduce[row] == BESIDE:
+            beside.landed[row] = landed
+        elif schedule.reduce[row]:
+            fold(op, mine[dst][part], landed)
         else:
-            own[:] = landed
+            mine[dst][part] = landed
+    for rank, begin, stop in beside.ranges:
+        part = slice(begin // size, stop // size)
+        mine[rank][part] = beside.sum(rank, part, mine[rank], op, len(schedule))
     return mine
+
+
+class Beside:
+    """What has landed beside, and its sums, as the rules say: from the beginning for every sum, and nothing kept."""
+
+    def __init__(self, schedule: Schedule) -> None:
+        self._schedule = schedule
+        self.landed: dict[int, Array] = {}
+        self._rows = np.flatnonzero(schedule.reduce == BESIDE) if schedule.beside else np.zeros(0, np.int64)
+        ends = schedule.offset + schedule.length
+        self.ranges = sorted({(int(schedule.dst[r]), int(schedule.offset[r]), int(ends[r])) for r in self._rows})
+
+    def waited_for(self, row: int) -> int:
+        """The last row that landed beside the bytes of `row` at its sender and that it waits for; -1: none."""
+        return max((int(d) for d in self._schedule.deps(row) if self._meets(int(d), row)), default=-1)
+
+    def _meets(self, dep: int, row: int) -> bool:
+        return bool(self._schedule.reduce[dep] == BESIDE) and self._schedule.offset[dep] == self._schedule.offset[row]
+
+    def sum(self, rank: int, part: slice, own: Array, op: Op, upto: int) -> Array:
+        """The rank's own elements with all up to the row `upto` that landed beside them."""
+        s, size = self._schedule, own.itemsize
+        mine = [r for r in self._rows.tolist() if s.dst[r] == rank and s.offset[r] == part.start * size]
+        sends = [r for r in range(len(s)) if s.src[r] == rank and s.offset[r] == part.start * size]
+        ends = {self.waited_for(r) for r in sends}
+        total, group = own[part].copy(), list[int]()
+        for row in mine:
+            if row > upto:
+                break
+            group.append(row)
+            if row in ends or row == mine[-1]:
+                parts = [self.landed[r] for r in group if s.src[r] < rank]
+                parts += [total, *(self.landed[r] for r in group if s.src[r] > rank)]
+                total, group = parts[0].copy(), []
+                for each in parts[1:]:
+                    fold(op, total, each)
+        return total
 
 
 def in_order(schedule: Schedule) -> Iterable[int]:

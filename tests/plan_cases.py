@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import optcc
-from optcc.plans.files import HEADER, MAJOR, MINOR, _id, archive
+from optcc.plans.files import BESIDE_MAJOR, HEADER, MAJOR, MINOR, _id, archive
 from optcc.plans.plan import Plan
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.recipe import Costs
@@ -91,10 +91,10 @@ def npy(column: NDArray[Any]) -> bytes:
 
 def write_golden() -> None:
     """Add this version's golden files. What is there stays: a published version's files are never written again."""
-    folder = GOLDEN / f"{MAJOR}.{MINOR}"
-    folder.mkdir(parents=True, exist_ok=True)
-    for name in ("direct-exchange-one-starves", "inside-servers", "nested-rings-pace", "packed-trees-rails"):
-        path = folder / f"{name}.plan"
+    names = ("direct-exchange-one-starves", "inside-servers", "nested-rings-pace", "packed-trees-rails")
+    for major, name in [*((MAJOR, name) for name in names), (BESIDE_MAJOR, "whole-vectors")]:
+        path = GOLDEN / f"{major}.{MINOR}" / f"{name}.plan"
+        path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             path.write_bytes(cases()[name].to_bytes())
 

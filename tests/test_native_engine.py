@@ -372,6 +372,12 @@ MUTANTS = {
         "flow.c", "o->is == FLYING && o->wire == w->index)", "o->is == FLYING && o->wire == w->index && 0)"
     ),
     "folds as they come": Mutant("program.c", "r->before == 0 ? IN_PLACE : EARLY", "IN_PLACE"),
+    "what lands beside is summed up from above": Mutant(
+        "program.c", "rows->src[r->row] < rank", "rows->src[r->row] > rank"
+    ),
+    "a send reads the input, whatever it has waited for": Mutant(
+        "program.c", "p->send[s].sum = sum;", "p->send[s].sum = g->input;"
+    ),
     "what came early is not folded": Mutant("program.c", "if (bit(p->kept, r->bits + s))", "if (0)"),
     "a row is sent before all that it waits for": Mutant("program.c", "--s->waits == 0)", "--s->waits <= 1)"),
     "the window does not open again": Mutant("flow.c", "w->flying -= o->length;", "w->flying -= o->length / 2;"),
@@ -391,7 +397,12 @@ def find(library: Path, seeds: int) -> None:
     sys.exit(any(play(lib, seed).fault for seed in range(seeds)) or native.fuzz(lib, 5000, seed=1) != "")
 
 
-QUICK = ("folds as they come", "what a lost wire carried is forgotten", "the window does not open again")
+QUICK = (
+    "folds as they come",
+    "what lands beside is summed up from above",
+    "what a lost wire carried is forgotten",
+    "the window does not open again",
+)
 """The others are tried in the long tests."""
 
 

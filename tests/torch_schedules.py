@@ -39,9 +39,7 @@ def schedule_of(name: str) -> Schedule:
 
 
 def turns_and_programs(schedule: Schedule) -> tuple[Any, Any]:
-    from optcc.runtime.engine.program import program_of
-
-    from optcc.runtime.torch.script import turns_of
+    from optcc.runtime.torch.script import program_of, turns_of
 
     programs = [program_of(schedule, rank, 1) for rank in range(schedule.ranks)]
     return turns_of(schedule, programs, simulate(schedule).finish), programs

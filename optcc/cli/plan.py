@@ -33,6 +33,9 @@ from optcc.cli.options import (
 @family_option
 @alpha_option
 @per_chunk_option
+@click.option(
+    "--in-place", is_flag=True, help="Only schedules that need no receive buffers: exports, and executors of others."
+)
 @click.option("-o", "--output", type=OUTPUT, help="Where to write the plan; - is standard output.")
 @json_option
 def plan(
@@ -46,6 +49,7 @@ def plan(
     family: str | None,
     alpha: str,
     per_chunk: str,
+    in_place: bool,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -63,7 +67,7 @@ def plan(
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     costs = read_costs(alpha, per_chunk)
     with no_collection(), working("planning") as tell:
-        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, progress=tell)
+        made = api.plan(cluster, nbytes, family=family, segments=segments, **costs, in_place=in_place, progress=tell)
         tell("simulated once more")
         found = expected(made, **costs)
     if output is not None:

@@ -178,12 +178,13 @@ def _nic(option: str, name: str, plan: Plan) -> str:
 
 
 class RuntimeChoice(NamedTuple):
-    """What is stated of the runtime: costs, transport; rate of emulated NICs in bytes per second."""
+    """What is stated of the runtime: costs, transport, rate of emulated NICs in bytes per second, device."""
 
     alpha: str | None
     per_chunk: str | None
     transport: str
     rate: Fraction
+    device: str
 
 
 @click.command()
@@ -269,7 +270,7 @@ def run(
     rate = parse_rate(local_rate, where="--local-rate")
     check_timeline(timeline)
     check_apart(timeline, source, "--timeline")
-    choose = RuntimeChoice(alpha, per_chunk, transport, rate)
+    choose = RuntimeChoice(alpha, per_chunk, transport, rate, device)
     made, costs = _plan(source, servers, fail, nic_rate, ranks, size, segments, choose)
     strikes = [parse_strike(kind, text, made) for kind, texts in faults.items() for text in texts]
     if strikes:
@@ -331,10 +332,12 @@ def _plan(
         if costs.known:
             click.echo(f"note: {costs.line(slowdown)}", err=True)
         nbytes = read_size(size or "64MiB")
+        in_place = choice.device != "cpu"  # receive buffers are in host memory
         with working("planning") as tell:
             made = api.plan(
-                cluster, nbytes, segments=segments, alpha=costs.alpha, per_chunk=costs.per_chunk, progress=tell
-            )
+                cluster, nbytes, segments=segments, alpha=costs.alpha, per_chunk=costs.per_chunk, in_place=in_place,
+                progress=tell,
+            )  # fmt: skip
         return made, costs
     given: dict[str, object] = {"--alpha": choice.alpha, "--per-chunk": choice.per_chunk}
     given |= {"--servers": servers, "--fail": fail, "--nic-rate": nic_rate}

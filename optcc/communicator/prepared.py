@@ -42,15 +42,15 @@ def candidates(cluster: Cluster, nbytes: int, transport: str, alpha: Fraction, p
     waits until other processes get a processor, so there plans have one segment.
     """
     if transport == "local":
-        first = plan(cluster, nbytes, segments=1)
+        first = plan(cluster, nbytes, segments=1, in_place=True)
         others: list[tuple[str, int]] = [("direct-exchange", 1)]
     else:
-        first = plan(cluster, nbytes, alpha=alpha, per_chunk=per_chunk)
+        first = plan(cluster, nbytes, alpha=alpha, per_chunk=per_chunk, in_place=True)
         others = [(first.family, max(1, int(first.segments * factor))) for factor in DEPTHS]
     found = {first.plan_id: first}
     for family, segments in others:
         try:
-            other = plan(cluster, nbytes, family=family, segments=segments)
+            other = plan(cluster, nbytes, family=family, segments=segments, in_place=True)
         except InputError:
             continue  # not a family, or not a depth, for this cluster
         found.setdefault(other.plan_id, other)

@@ -13,6 +13,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from math import inf
 
@@ -63,11 +64,12 @@ def candidate_families(
     alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
     family: str | None = None,
+    in_place: bool = False,
 ) -> Iterator[CandidateFamily]:
     """What the families, or one of them, offer for the cluster, the default one first; a family is asked when it is its
-    turn. Making a recipe may find that there is none."""
+    turn. Making a recipe may find that there is none. in_place : leave out those that need receive buffers."""
     for name, kind in FAMILIES.items():
-        if family in (None, name):
+        if family in (None, name) and not (in_place and kind.beside):
             yield from kind.candidates(cluster, bound, Costs(alpha, per_chunk))
 
 
@@ -207,6 +209,30 @@ def stripes(schedule: Schedule) -> int:
     return len(schedule) * schedule.widest
 
 
+def _no_slower_than_larger(
+    best: Candidate,
+    cluster: Cluster,
+    bound: Bound,
+    costs: Costs,
+    offers: Callable[[Bound], Iterable[CandidateFamily]],
+    kept: Kept | None,
+) -> Recipe:
+    """The best recipe, or what is chosen for 2, 4, 8, ... times the bytes, if that is faster for these: so that a plan
+    does not take longer than that of a larger size. A size whose bound is above the best time has no faster plan."""
+    factor = 2
+    while factor * bound.seconds + sum(costs) < best.time_s:
+        larger = replace(bound, nbytes=factor * bound.nbytes, seconds=factor * bound.seconds)
+        recipe = candidates(offers(larger), cluster, larger, alpha=costs.alpha, per_chunk=costs.per_chunk)[0].recipe
+        schedule = recipe.lower(cluster, bound.nbytes)
+        time_s = slower_s(schedule, costs, best.time_s)
+        if time_s < best.time_s:
+            best = Candidate(recipe, time_s, len(schedule))
+            if kept is not None:
+                kept.offer(time_s, recipe, schedule)
+        factor *= 2
+    return best.recipe
+
+
 def _telling(offer: CandidateFamily, progress: Callable[[str], None]) -> CandidateFamily:
     """The offer, which says each number of segments before it is tried."""
 
@@ -229,27 +255,30 @@ def choose(
     per_chunk: Fraction = Fraction(0),
     progress: Callable[[str], None] | None = None,
     kept: Kept | None = None,
+    in_place: bool = False,
 ) -> Recipe:
     """The recipe for an AllReduce of `bound.nbytes` bytes. Raises InputError where there is none.
 
     Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
-    told what is tried, such as "trees, 12 segments".
+    told what is tried, such as "trees, 12 segments". in_place : none that needs receive buffers (`Schedule.beside`)
     """
-    offered: Iterable[CandidateFamily] = candidate_families(
-        cluster, bound, alpha=alpha, per_chunk=per_chunk, family=family
-    )
+    offers = partial(candidate_families, cluster, alpha=alpha, per_chunk=per_chunk, family=family, in_place=in_place)
+    offered: Iterable[CandidateFamily] = offers(bound)
     if family is not None and not (offered := list(offered)):
-        others = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk)
+        others = candidate_families(cluster, bound, alpha=alpha, per_chunk=per_chunk, in_place=in_place)
         names = ", ".join(dict.fromkeys(offer.name for offer in others))
         if family in BASELINES:
             what = "a rival's schedule, which is run beside a plan and is never one"
         else:
             what = "a family for other clusters" if family in FAMILIES else "no such family"
+            if in_place and family in FAMILIES and FAMILIES[family].beside:
+                what = "a family that needs receive buffers beside the result"
         raise InputError(what, where="--family", expected=f"one of {names}", got=family)
     if progress is not None:
         offered = (_telling(offer, progress) for offer in offered)
     if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
-        return candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk, kept=kept)[0].recipe
+        tried = candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk, kept=kept)
+        return _no_slower_than_larger(tried[0], cluster, bound, Costs(alpha, per_chunk), offers, kept)
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
     best: tuple[Fraction, Recipe] | None = None
     refused: InputError | None = None

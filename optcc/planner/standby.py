@@ -303,7 +303,7 @@ def solve(cluster: Cluster, sizes: Sequence[int], alpha: Fraction, per_chunk: Fr
             bound = lower_bound(cluster, size)
         except InfeasibleError:
             return {}
-        recipe = search.choose(cluster, bound, alpha=alpha, per_chunk=per_chunk)
+        recipe = search.choose(cluster, bound, alpha=alpha, per_chunk=per_chunk, in_place=True)
         recipe.check(cluster)
         found[size] = Plan(cluster, bound, recipe)
     return found

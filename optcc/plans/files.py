@@ -25,7 +25,7 @@ from optcc.errors import InputError
 from optcc.files.reading import ZIP, read_file, shown
 from optcc.files.writing import write_file
 from optcc.plans.plan import Plan, Recorded
-from optcc.schedule.columns import Schedule, cuts_of
+from optcc.schedule.columns import BESIDE, Schedule, cuts_of
 from optcc.schedule.recipe import Segments
 from optcc.schedule.routes import Routes, no_collection
 from optcc.values.bound import Bound, Certificate, ProgramCertificate
@@ -35,6 +35,9 @@ from optcc.values.json_records import Bytes, FieldError, Members, agree, canonic
 FORMAT = "optcc-plan"
 MAJOR, MINOR = 2, 0
 """Of the format: a reader takes every minor of its own major, and no other major."""
+BESIDE_MAJOR = 3
+"""Of plans with receive buffers (`Schedule.beside`), and of nothing else, so that readers that fold in place refuse
+them. Otherwise as `MAJOR`, with the same minors."""
 MAX_FILE = 64 * 2**20
 """Bytes of a file."""
 MAX_UNPACKED = 2**31
@@ -91,7 +94,11 @@ def header_of(plan: Plan) -> dict[str, Any]:
         plan.family, plan.segments, bound.nbytes, len(plan.schedule()), plan.fluid_s, plan.told, plan.choices, told,
         plan.cluster,
     )  # fmt: skip
-    return {"format": FORMAT, "version": f"{MAJOR}.{MINOR}", **write_json(Header, head)}
+    return {
+        "format": FORMAT,
+        "version": f"{BESIDE_MAJOR if plan.schedule().beside else MAJOR}.{MINOR}",
+        **write_json(Header, head),
+    }
 
 
 # Columns. Tables of ranks, ports, links, routes and lanes, then the transfers; ..._ptr says where a row's part of the
@@ -223,7 +230,7 @@ def read_plan(data: bytes, where: str) -> Plan:
         told = head.bound
         bound = Bound(head.nbytes, told.seconds, told.fault_free_s, told.bottleneck, told.certificate)
         with no_collection():
-            schedule = _schedule(head, columns)
+            schedule = _schedule(head, columns, beside=raw["version"].startswith(f"{BESIDE_MAJOR}."))
             recipe = Recorded(head.family, head.segments, head.choices, head.told, head.fluid_s, schedule)
             plan = Plan(head.cluster, bound, recipe)
             known, own = header_of(plan), columns_of(schedule, head.cluster)
@@ -338,20 +345,28 @@ def _minor(raw: Any, where: str) -> int:
     """The minor version of a file of our major. Raises InputError for anything else."""
     said = raw.get("version") if isinstance(raw, dict) else type(raw).__name__
     found = _VERSION.fullmatch(said) if isinstance(said, str) else None
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT or not found or int(found[1]) != MAJOR:
-        newer = found is not None and int(found[1]) > MAJOR
+    if (
+        not isinstance(raw, dict)
+        or raw.get("format") != FORMAT
+        or not found
+        or int(found[1]) not in (MAJOR, BESIDE_MAJOR)
+    ):
+        newer = found is not None and int(found[1]) > BESIDE_MAJOR
         raise InputError(
             "not a plan of this version",
             where=where,
-            expected=f'"format": "{FORMAT}", "version": "{MAJOR}.x"',
+            expected=f'"format": "{FORMAT}", "version": "{MAJOR}.x" or "{BESIDE_MAJOR}.x"',
             got=str(said)[:60],
             hint="A newer optcc reads it." if newer else _ANEW,
         )
     return int(found[2])
 
 
-def _schedule(head: Header, columns: Columns) -> Schedule:
-    """The transfers, over the ports and links of the header's cluster. FieldError where columns do not fit."""
+def _schedule(head: Header, columns: Columns, *, beside: bool) -> Schedule:
+    """The transfers, over the ports and links of the header's cluster. FieldError where columns do not fit.
+
+    beside : whether some of them must, and may, land in receive buffers
+    """
     cluster, routes = head.cluster, Routes(head.cluster)
     ranks, ports = len(cluster.ranks), len(routes.ports)
     src, dst, lane_ptr = (columns[name] for name in ("route_src", "route_dst", "lane_ptr"))
@@ -377,7 +392,9 @@ def _schedule(head: Header, columns: Columns) -> Schedule:
     _within("length", rows["length"], 1, head.nbytes + 1)
     _within("offset", rows["offset"], 0, head.nbytes)
     _within("offset", rows["offset"] + rows["length"], 0, head.nbytes + 1)
-    _within("reduce", rows["reduce"], 0, 2)
+    _within("reduce", rows["reduce"], 0, BESIDE + beside)
+    if beside and not (rows["reduce"] == BESIDE).any():
+        raise FieldError(f"a {BESIDE}, in a plan of version {BESIDE_MAJOR}", "none").inside("reduce.npy")
     _within("stage", rows["stage"], 1, 5)
     _within("segment", rows["segment"], 0, 2**31)
     dep_ptr, dep = columns["dep_ptr"], columns["dep_idx"]
@@ -395,7 +412,7 @@ def _schedule(head: Header, columns: Columns) -> Schedule:
         links=routes.links,
         dep_ptr=dep_ptr,
         dep_idx=dep.astype(np.int64),
-        **{**rows, "reduce": rows["reduce"].astype(np.bool_)},
+        **{**rows, "reduce": rows["reduce"].astype(np.uint8 if beside else np.bool_)},
     )
 
 

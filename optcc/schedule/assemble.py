@@ -25,10 +25,11 @@ class TemplateRow(NamedTuple):
     section: int
     route: int
     hop: int
-    reduce: bool
+    reduce: int  # as in `Schedule`
     stage: Stage
     deps: tuple[int, ...]  # places in the template
     credits: tuple[int, ...] = ()  # places in the template whose copy `window` segments earlier must have finished
+    sections: int = 1  # how many it carries, from `section` on
 
 
 def even_cuts(start: int, stop: int, parts: int) -> NDArray[np.int64]:
@@ -96,7 +97,8 @@ def assemble(
         section = np.array([row.section for row in template])
         offset = bounds[:, :-1][:, section]
         columns["offset"].append(offset.ravel())
-        columns["length"].append((bounds[:, 1:][:, section] - offset).ravel())
+        stop = section + np.array([row.sections for row in template])
+        columns["length"].append((bounds[:, stop] - offset).ravel())
         columns["segment"].append(np.repeat(mine, rows))
         for name in ("route", "reduce", "stage", "hop"):
             columns[name].append(np.tile(np.array([getattr(row, name) for row in template], np.int64), copies))

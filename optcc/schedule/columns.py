@@ -5,6 +5,10 @@ Rules that every executor (verifier, simulator, runtime) follows, so that they a
 * A transfer may start when every transfer in its `deps` has finished at its destination.
 * Among the ready transfers of a port the lowest row goes first: row order is priority.
 * Transfers that reduce into the same bytes of a rank are folded in row order, so a result is bit-identical run to run.
+* What lands beside (`BESIDE`) is folded, too, but a send sees only those that it has waited for, and those are the
+  first ones: so the own bytes can go out while others come in. Between two such sends, and at the end, the order is:
+  what came from lower ranks, in row order; the rank's own sum so far; what came from higher ranks. So all ranks can
+  have the same bits. Transfers at a rank that touch some of these bytes carry all of them, and none overwrites them.
 * A transfer is striped over the lanes of its route; it has finished when all its lanes have.
 * A lane is a chain: the port it leaves by, the links it crosses, the port it enters by.
 """
@@ -24,6 +28,18 @@ from numpy.typing import NDArray
 
 GRANULE = 8
 """Cut points are multiples of this many bytes: the largest element of any dtype we move."""
+
+
+class LandsAs(IntEnum):
+    """How a transfer lands, in `Schedule.reduce`."""
+
+    OVERWRITES = 0
+    FOLDED = 1
+    BESIDE = 2
+    """Folded from a receive buffer of its own: nobody sends its bytes who has not waited for it."""
+
+
+BESIDE = LandsAs.BESIDE
 
 
 class Stage(IntEnum):
@@ -138,7 +154,7 @@ class Schedule:
     ports, routes, links : tables that lanes and rows point into
     route : int32, row -> index into `routes` (which gives source and destination rank)
     offset, length : int64, the bytes of the buffer that the transfer carries
-    reduce : bool, fold into the destination's bytes (True) or overwrite them (False)
+    reduce : bool, fold into the destination's bytes (True) or overwrite them (False); uint8 where some are `BESIDE`
     stage : uint8, a `Stage`, for people
     segment : int32, position in the pipeline, for people
     dep_ptr, dep_idx : int64, CSR: rows that must have finished before row i starts are dep_idx[dep_ptr[i]:dep_ptr[i+1]]
@@ -188,6 +204,11 @@ class Schedule:
     def dst(self) -> NDArray[np.int32]:
         """int32, row -> receiving rank."""
         return np.array([r.dst for r in self.routes] or [0], np.int32)[self.route]
+
+    @property
+    def beside(self) -> bool:
+        """Some transfers land in receive buffers (`BESIDE`), so that executors which fold in place cannot run it."""
+        return self.reduce.dtype != np.bool_ and bool((self.reduce == BESIDE).any())
 
     def deps(self, row: int) -> NDArray[np.int64]:
         """The rows that must have finished before `row` may start."""

@@ -1208,7 +1208,13 @@ class DirectExchange(Recipe):
     lanes: Annotated[int, Whole(1, MAX_LANES)] = 1
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
-        """Steps are found for the ranks in an order of their NICs: which server lacks some makes no difference."""
+        """Steps are found for the ranks in an order of their NICs: which server lacks some makes no difference.
+
+        So few bytes that steps would be cut to a granule or none are cut like more: else fewer bytes take longer.
+        """
+        fine = GRANULE * len(cluster.ranks) ** 2 * max(len(rank.nics) for rank in cluster.ranks)
+        if 0 < nbytes < fine:
+            return self.lower(cluster, fine).resized(nbytes)
         finder = FINDERS[self.steps]
         with no_collection():
             order, arranged = fewest_nics_first(in_lanes(cluster, self.lanes))

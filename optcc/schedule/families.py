@@ -5,6 +5,7 @@ from __future__ import annotations
 from optcc.schedule.baselines import OptccPaper, R2cc
 from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
+from optcc.schedule.halving import RecursiveHalving
 from optcc.schedule.inside import InsideServers
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import PackedTrees
@@ -12,6 +13,7 @@ from optcc.schedule.recipe import Recipe
 from optcc.schedule.ring import PlainRing
 from optcc.schedule.striped import StripedExchange
 from optcc.schedule.trees import ComplementaryTrees
+from optcc.schedule.whole import WholeVectors
 
 FAMILIES: dict[str, type[Recipe]] = {
     recipe.family: recipe
@@ -23,6 +25,8 @@ FAMILIES: dict[str, type[Recipe]] = {
         ComplementaryTrees,
         InsideServers,
         PackedTrees,
+        WholeVectors,
+        RecursiveHalving,
         PlainRing,
         R2cc,
         OptccPaper,

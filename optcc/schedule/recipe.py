@@ -79,6 +79,8 @@ class Recipe(ABC):
     """
 
     family: ClassVar[str]
+    beside: ClassVar[bool] = False
+    """Whether its transfers land in receive buffers, beside the result (`Schedule.beside`)."""
     segments: int
     """Pipeline depth: into how many parts each rank's data is cut along time."""
 

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.errors import InfeasibleError, InputError
-from optcc.schedule.columns import Lane, Link, Port, Route, Schedule
+from optcc.schedule.columns import BESIDE, Lane, Link, Port, Route, Schedule
 from optcc.values.cluster import Cluster, Nic
 
 
@@ -111,6 +111,7 @@ class Routes:
         waits : of each row, how many rows it waits for; dep : these rows, row after row
         """
         route, offset, length, reduce, stage, segment = columns
+        adds: NDArray[Any] = np.ascontiguousarray(reduce, np.uint8)
         return Schedule(
             ranks=len(self._ranks),
             nbytes=nbytes,
@@ -119,7 +120,7 @@ class Routes:
             route=np.ascontiguousarray(route, np.int32),
             offset=np.ascontiguousarray(offset, np.int64),
             length=np.ascontiguousarray(length, np.int64),
-            reduce=np.ascontiguousarray(reduce, np.bool_),
+            reduce=adds if (adds == BESIDE).any() else adds.astype(np.bool_),
             stage=np.ascontiguousarray(stage, np.uint8),
             segment=np.ascontiguousarray(segment, np.int32),
             dep_ptr=np.concatenate(([0], np.cumsum(waits, dtype=np.int64))).astype(np.int64),

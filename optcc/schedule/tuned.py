@@ -63,7 +63,7 @@ LANDS = 2
 FEWEST = 14
 """A plan of fewer steps k takes (k + FEWEST)/2 steps, by which numbers of chunks are tried. Half: 5.6, double: 7.8."""
 
-# Small messages, broadcasts (`simple`)
+# Small messages, broadcasts (`simple`, `whole`, `halving`)
 FAN = 4
 """Children of a rank in a tree of small messages: it serves them one after the other in about the time of a hop."""
 PIECE_BYTES = 1 << 20

@@ -134,6 +134,7 @@ def new_plan(request: PlanRequest) -> tuple[bytes, tuple[str, ...]]:
         segments=request.segments,
         alpha=parse_seconds(request.alpha, "alpha"),
         per_chunk=parse_seconds(request.per_chunk, "per_chunk"),
+        in_place=True,  # who asks may fold in place
     )
     return plan_file(made), notes
 

@@ -2,7 +2,8 @@
 
 Bytes are split at every cut point of the schedule. Within each piece the transfers are replayed by contributor sets:
 who is already summed into a rank's bytes. Replaying one order proves all orders. Dependencies must order every pair of
-accesses to the same bytes of the same rank that do not commute; this is checked too.
+accesses to the same bytes of the same rank that do not commute; this is checked too. What lands beside conflicts with
+no send: a send carries the sums that it has waited for, which must be the first ones that its rank makes.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 
 from optcc.errors import VerifyError
 from optcc.schedule import Schedule
+from optcc.schedule.columns import BESIDE
 
 
 @dataclass(frozen=True)
@@ -77,6 +79,8 @@ def _replay(
     for w, d in zip(waits.tolist(), dep.tolist(), strict=True):
         before[w] |= before[d] | 1 << d
     reads, folds, copies = [0] * ranks, [0] * ranks, [0] * ranks
+    beside = [0] * ranks  # transfers that land in receive buffers
+    brought = [0] * len(rows)  # the contributions that each of these brings
 
     def demand_order(others: int, i: int, rank: int, does: str, doing: str) -> None:
         loose = others & ~before[i]
@@ -87,21 +91,51 @@ def _replay(
                 f"them; it must wait for transfer {other}"
             )
 
+    def summed(i: int, rank: int) -> int:
+        """The contributions in what transfer i sends from `rank`."""
+        if not beside[rank]:
+            return holds[rank]
+        seen = beside[rank] & before[i]
+        left_out = beside[rank] & ~seen & ((1 << seen.bit_length()) - 1)
+        if left_out:
+            raise VerifyError(
+                f"{where} of rank {rank}: transfer {rows[i]} sends a sum with transfer "
+                f"{rows[seen.bit_length() - 1]} and without transfer {rows[_lowest(left_out)]}, which lands beside "
+                f"before it; it must wait for transfer {rows[_lowest(left_out)]}"
+            )
+        every, places = 1 << rank, seen
+        while places:
+            every |= brought[_lowest(places)]
+            places &= places - 1
+        return every
+
     for i, (a, b, adds) in enumerate(zip(src.tolist(), dst.tolist(), reduce.tolist(), strict=True)):
         demand_order(folds[a] | copies[a], i, a, "sends", "writing")
-        demand_order(reads[b], i, b, "changes", "sending")
-        demand_order(copies[b] if adds else copies[b] | folds[b], i, b, "changes", "writing")
+        sent = summed(i, a)
+        in_place = folds[b] | copies[b]
+        if in_place if adds == BESIDE else beside[b]:
+            raise VerifyError(
+                f"{where} of rank {b}: transfer {rows[i]} changes them in another way than others do: beside, or in "
+                "place"
+            )
+        if adds != BESIDE:
+            demand_order(reads[b], i, b, "changes", "sending")
+            demand_order(copies[b] if adds else copies[b] | folds[b], i, b, "changes", "writing")
         if adds:
-            twice = holds[a] & holds[b]
+            twice = sent & holds[b]
             if twice:
                 raise VerifyError(
                     f"{where} of rank {b}: transfer {rows[i]} from rank {a} adds the contribution of rank "
                     f"{_lowest(twice)} a second time"
                 )
-            holds[b] |= holds[a]
-            folds[b] |= 1 << i
+            holds[b] |= sent
+            if adds == BESIDE:
+                beside[b] |= 1 << i
+                brought[i] = sent
+            else:
+                folds[b] |= 1 << i
         else:
-            holds[b] = holds[a]
+            holds[b] = sent
             copies[b] |= 1 << i
         reads[a] |= 1 << i
     for rank in range(ranks):
@@ -145,6 +179,10 @@ def _check_columns(schedule: Schedule) -> None:
     ):
         if bad.any():
             raise VerifyError(f"transfer {int(np.argmax(bad))} {what}")
+    if int(schedule.reduce.max()) > BESIDE:
+        raise VerifyError(f"transfer {int(np.argmax(schedule.reduce))} is neither added nor copied")
+    if schedule.beside:
+        _check_receive_buffers(schedule)
     waits = np.repeat(np.arange(rows), np.diff(schedule.dep_ptr))
     late = (schedule.dep_idx >= waits) | (schedule.dep_idx < 0)
     if late.any():
@@ -160,3 +198,19 @@ def _check_columns(schedule: Schedule) -> None:
             f"transfer {waits[i]} of rank {schedule.src[waits[i]]} waits for transfer {schedule.dep_idx[i]}, which "
             "lands at another rank, where nobody can see it"
         )
+
+
+def _check_receive_buffers(schedule: Schedule) -> None:
+    """At each rank, what touches bytes of a transfer that lands beside must carry just these bytes."""
+    end = schedule.offset + schedule.length
+    for rank in range(schedule.ranks):
+        touching = np.flatnonzero((schedule.src == rank) | (schedule.dst == rank))
+        beside = touching[(schedule.dst[touching] == rank) & (schedule.reduce[touching] == BESIDE)]
+        for begin, stop in np.unique(np.stack((schedule.offset[beside], end[beside]), 1), axis=0).tolist():
+            meets = touching[(schedule.offset[touching] < stop) & (end[touching] > begin)]
+            other = meets[(schedule.offset[meets] != begin) | (end[meets] != stop)]
+            if len(other):
+                raise VerifyError(
+                    f"bytes {begin}..{stop - 1} of rank {rank}: transfer {other[0]} carries only some of them, or "
+                    "more, and others land beside them whole"
+                )
