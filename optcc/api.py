@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -209,7 +208,7 @@ def run(
     left_out: dict[str, str] = {}
     for name in algorithms:
         try:
-            schedules[name] = runnable(scaled.baseline(name), transport, device, path)
+            schedules[name] = runnable(scaled.baseline(name), transport, device)
         except InputError as error:
             if name == "optcc":
                 raise
@@ -246,19 +245,13 @@ def slowdown_of(cluster: Cluster, local_rate: Fraction) -> Fraction:
     return max(Fraction(1), fastest / local_rate)
 
 
-def runnable(plan: Plan, transport: str, device: str = "cpu", path: str | None = None) -> Schedule:
+def runnable(plan: Plan, transport: str, device: str = "cpu") -> Schedule:
     """The plan's schedule; InputError if it needs what the transport lacks: the local one emulates NICs alone. Or if it
-    needs receive buffers, which only the native engine has, in host memory."""
+    needs receive buffers, which there are in host memory alone."""
     schedule = plan.schedule()
-    path = path or os.environ.get("OPTCC_PATH") or "auto"
-    if schedule.beside and (device != "cpu" or path not in ("auto", "native")):
-        raise InputError(
-            "no receive buffers here",
-            where="--device" if device != "cpu" else "--chunk-path",
-            expected="the native engine, in host memory",
-            got=device if device != "cpu" else path,
-            hint="Plan with --in-place.",
-        )
+    if schedule.beside and device != "cpu":
+        hint = "Plan with --in-place."
+        raise InputError("no receive buffers here", where="--device", expected="cpu", got=device, hint=hint)
     if transport == "local" and schedule.shared_links:
         raise InputError(
             "spine links and pod uplinks are not emulated",

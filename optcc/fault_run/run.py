@@ -129,15 +129,16 @@ def attempt(
     back: list[Collective] = []
     back_plan = None
     returned: tuple[str, ...] = ()
-    ports = api.runnable(scaled, transport).ports
+    ports = api.runnable(scaled, transport, device).ports
 
     def plan_for(lost: dict[str, Fraction]) -> Plan:
         cluster = degraded(scaled.cluster, lost)
-        return api.plan(cluster, scaled.bound.nbytes, segments=scaled.segments) if lost else scaled
+        in_place = device != "cpu"
+        return api.plan(cluster, scaled.bound.nbytes, segments=scaled.segments, in_place=in_place) if lost else scaled
 
     def job(plan: Plan) -> Job:
         return Job(
-            {"optcc": api.runnable(plan, transport)},
+            {"optcc": api.runnable(plan, transport, device)},
             dtype,
             op,
             paced=transport == "local",

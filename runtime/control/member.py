@@ -221,7 +221,6 @@ class Member:
     return_s : for a NIC to be back, where this rank has none left; None: as for an operation
     overseer : where this process has the ranks' hub: that of a job with rank 0
     control : a connection to the hub that there is already; None: one is made, as `membership` says
-    path : of chunks; None: as OPTCC_PATH says
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank; None:
         plans stay, whatever dies
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
