@@ -16,7 +16,7 @@
 #define PLANNING_API __attribute__((visibility("default")))
 
 /* Counted up with every change of this file that a caller notices. */
-#define PLANNING_ABI 3
+#define PLANNING_ABI 4
 
 enum planning_code {
   PLANNING_DONE = 0,

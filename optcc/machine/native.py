@@ -17,7 +17,7 @@ import numpy as np
 from optcc.errors import InputError
 
 LIBRARY = Path(__file__).resolve().parents[1] / "liboptcc.so"
-ABI = 3
+ABI = 4
 """PLANNING_ABI of native/planning.h."""
 WAY_OUT = "make setup, in a checkout, or pip install . builds it; both need a C compiler."
 
