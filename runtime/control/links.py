@@ -336,7 +336,8 @@ class Links:
         start : called once all is ready, before the first byte is sent
         """
         self._injector = self._injector_of()
-        self._before = self._sent()
+        if self._hardware or self._injector:  # others do not ask what has been sent
+            self._before = self._sent()
         if start:
             start(Operation(self, program))
         call = Call(
@@ -404,8 +405,6 @@ class Links:
     def _due(self, total: int) -> int:
         """At how many rows the next strike is due."""
         at = self._injector.due() if self._injector else math.inf
-        if self._moving and not math.isfinite(at):
-            return NEVER
         return NEVER if not math.isfinite(at) else min(total - 1, max(0, math.ceil(at * total)))
 
     def _tend(self, now: float) -> float:
@@ -507,6 +506,8 @@ class Links:
         self._strikes.append(strike)
 
     def _injector_of(self) -> FaultInjector | None:
+        if not self._strikes and not self._healing:
+            return None
         used = {nic.name for nic in self.layout.nics}
         strikes, self._strikes = [strike for strike in self._strikes if {strike.nic, strike.far} - {""} <= used], []
         if not strikes and not self._healing:
