@@ -34,6 +34,7 @@ echo "bare_root: $suite into $root"
 debootstrap --variant=minbase --include=python3,git,make,ca-certificates "$suite" "$root" >"$root.log" 2>&1 ||
   { tail -20 "$root.log" >&2; fail "debootstrap failed; all it said is in $root.log"; }
 rm -f "$root.log"
+chmod 755 "$root"   # as / is: who is not root lives here, too
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"   # the usual devices, and none of this machine's GPUs or NICs
 for device in null zero full random urandom tty; do

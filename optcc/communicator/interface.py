@@ -393,6 +393,7 @@ class Communicator:
         try:
             say = speaker(os.environ, self.rank, self.world)
             given = None if cluster is None else read_cluster(cluster, self.world)
+            self._member.meet(within_s)
             self.cluster = agreed(
                 given,
                 self.world,
@@ -532,8 +533,9 @@ class Communicator:
     def shrink(self) -> Communicator:
         """After RankFailedError: a communicator of the ranks that are left, in their order; all of them call this.
 
-        Close this one afterwards. Raises InputError where there is none: no rank has failed, or this one has, or the
-        one whose process had the control channel (rank 0).
+        Close this one afterwards. Where rank 0's process has ended, which had the control channel, the lowest rank that
+        is left has it from then on. Raises InputError where there is no such group: no rank has failed, or this one
+        has, or a rank that lives does not call this within `timeout_s`.
         """
         self._demand_open()
         if self.world == 1:

@@ -180,22 +180,31 @@ class Control:
         end = time.monotonic() + within_s
         while True:
             try:
-                connection = connect(address, max(RETRY_S, end - time.monotonic()))
-                try:
-                    control = cls(
-                        connection, rank, world, *introduce(connection, secret, Hello(job, rank, world, nonce()))
-                    )
-                    with control._socket() as sock:
-                        limit_waits(sock, limit_s)
-                    return control
-                except BaseException:
-                    connection.close()
-                    raise
+                left = max(RETRY_S, end - time.monotonic())
+                return cls.once(address, left, job=job, secret=secret, rank=rank, world=world, limit_s=limit_s)
             except (OSError, EOFError) as error:
                 if time.monotonic() + RETRY_S > end:
                     where = f"{address[0]}:{address[1]}"
                     raise HubLostError(f"no hub answers at {where} within {within_s:.3g} s: {error}") from error
             time.sleep(RETRY_S)
+
+    @classmethod
+    def once(
+        cls, address: Address, within_s: float, *, job: str, secret: bytes, rank: int, world: int, limit_s: float
+    ) -> Control:
+        """One attempt of `join`, in which the hub may take so long to answer.
+
+        Raises BlockingIOError or TimeoutError when it takes longer, another OSError or EOFError where there is none.
+        """
+        connection = connect(address, within_s)
+        try:
+            control = cls(connection, rank, world, *introduce(connection, secret, Hello(job, rank, world, nonce())))
+            with control._socket() as sock:
+                limit_waits(sock, limit_s)
+            return control
+        except BaseException:
+            connection.close()
+            raise
 
     @classmethod
     def inherited(cls, fd: int, rank: int, world: int) -> Control:

@@ -11,10 +11,12 @@ from __future__ import annotations
 import contextlib
 import math
 import select
+import socket
 import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from optcc.errors import InputError, OptccError
@@ -24,6 +26,7 @@ from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
 from optcc.runtime.control.links import Links, Operation
 from optcc.runtime.control.overseer import GRACE_S, Overseer
 from optcc.runtime.control.rendezvous import Membership
+from optcc.runtime.control.router import Door, listening
 from optcc.runtime.control.transports import arena_for
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Op
@@ -35,7 +38,19 @@ from optcc.runtime.errors import (
     TransportError,
     shortage,
 )
-from optcc.runtime.messages import CLOSE, Broken, FromRank, HasCalled, Late, Left, LostNics, Note, Shrink, Strike
+from optcc.runtime.messages import (
+    CLOSE,
+    Broken,
+    FromRank,
+    HasCalled,
+    Late,
+    Left,
+    LostNics,
+    Note,
+    RunFailed,
+    Shrink,
+    Strike,
+)
 from optcc.runtime.native.layout import Layout
 from optcc.runtime.native.lent import Arena
 from optcc.runtime.native.library import NativeProgram
@@ -161,16 +176,16 @@ def _accuse(error: Exception, control: Control) -> None:
 
 
 def regroup(
-    control: Control, old: Membership, look: Callable[[float], None], within_s: float
+    control: Control, old: Membership, host: str, look: Callable[[float], None], within_s: float
 ) -> tuple[Membership, list[int]]:
     """After a rank has failed: this rank's place among those that go on, and their old numbers. All call this.
 
+    host : where the hub of `control` is
     look : one wait up to a time of the monotonic clock, and what has come by then
     within_s : for all that live to say so, from when the first has
-    Raises InputError where this rank is not among them, or nobody can bring them together.
+    Raises InputError where this rank is not among them, HubLostError where the hub's process has ended.
     """
     hint = "Start the job again."
-    lost: HubLostError | None = None
     try:
         look(time.monotonic())  # the others may have gone on already
         if control.regrouped is None:
@@ -178,20 +193,19 @@ def regroup(
         end = time.monotonic() + within_s + GRACE_S
         while control.regrouped is None and time.monotonic() < end:
             look(end)
-    except HubLostError as error:
-        lost = error
+    except HubLostError:
+        if control.regrouped is None:
+            raise
     regrouped = control.regrouped
     if regrouped is None:
-        what = f"rank 0 has not brought the others together within {within_s:.3g} s"
-        if lost:
-            what = "the control channel is gone with rank 0's process, so nobody can bring the others together"
-        raise InputError(what, where="shrink", hint=hint) from lost
+        what = f"the hub at {host} has not brought the others together within {within_s:.3g} s"
+        raise InputError(what, where="shrink", hint=hint)
     ranks = regrouped.ranks
     if old.rank not in ranks:
         gone_on = f"ranks {', '.join(map(str, ranks))} have gone on without it"
         hint = "Start the job again, or have them call grow and come in as a new rank."
         raise InputError(f"rank {old.rank} is not among those that go on: {gone_on}", where="shrink", hint=hint)
-    address = (old.address[0], regrouped.port)
+    address = (host, regrouped.port)
     return Membership(ranks.index(old.rank), len(ranks), address, f"{old.job}'", old.secret), ranks
 
 
@@ -271,6 +285,9 @@ class Member:
         self._control.on_ask = self._answer
         self._control.patience_s = timeout_s
         self._nics = LostNicsOf(self.rank, self._control.tell)
+        self._will = listening(self._control.host, 0) if self.rank and control is None else None
+        """Where the others find this rank's hub, should rank 0's process, which has it now, end."""
+        self._heirs: Sequence[Json] = ()  # by rank, that place; None: it has none
         back_s = timeout_s if return_s is None else return_s
         self._links = Links(transport, self._control, back_s, secret=membership.secret.encode())
         self._stop = threading.Event()
@@ -331,6 +348,13 @@ class Member:
                 if there != here:
                     raise CallsDifferError(rank)
             return [said for _, said in values]
+
+    def meet(self, within_s: float | None) -> None:
+        """All ranks hear where each would have the hub, should rank 0's process end; called before anything else.
+
+        within_s : as of `exchange`
+        """
+        self._heirs = self.exchange(list(self._will.getsockname()[:2]) if self._will else None, within_s)
 
     @property
     def layout(self) -> Layout:
@@ -453,6 +477,8 @@ class Member:
             self._links.close()
             if self.lent:
                 self.lent.close()
+            if self._will:
+                self._will.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
         if self.overseer:
@@ -466,7 +492,63 @@ class Member:
         with self._lock:
             if self.failed is None:
                 raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
-            return regroup(self._control, self.membership, self._look, self.timeout_s)
+            try:
+                host = self.membership.address[0]
+                return regroup(self._control, self.membership, host, self._look, self.timeout_s)
+            except HubLostError as lost:
+                return self._succeed(lost)
+
+    def _succeed(self, lost: HubLostError) -> tuple[Membership, list[int]]:
+        """Rank 0's process is gone: the lowest rank that lives has the hub that brings the others together.
+
+        A rank whose process is gone is passed over at once, for nobody listens there. One that lives is waited for.
+        """
+        end, hint = time.monotonic() + self.timeout_s, "Start the job again."
+        for rank, place in enumerate(self._heirs):
+            if place is None:
+                continue
+            host, port = place
+            old = replace(self.membership, job=f"{self.membership.job}, after rank {rank - 1}")
+            secret, left = old.secret.encode(), max(GRACE_S, end - time.monotonic())
+            if rank == self.rank:
+                assert self._will
+                door = Door(old.job, secret, host, port, self._will)
+                after = RunFailed(rank - 1, HUB_GONE)
+                self.overseer = Overseer(old.world, door, math.inf, after=after, lives=self._lives).start()
+                self._will = None
+            try:
+                control = Control.once(
+                    (host, port),
+                    left,
+                    job=old.job,
+                    secret=secret,
+                    rank=old.rank,
+                    world=old.world,
+                    limit_s=self.timeout_s,
+                )
+                self._control.__exit__()
+                self._control = control
+                return regroup(control, old, host, self._look, left)
+            except (BlockingIOError, TimeoutError) as late:
+                what = f"rank 0's process is gone, and rank {rank} has not called it within {self.timeout_s:.3g} s"
+                raise InputError(what, where="shrink", hint=hint) from late
+            except (HubLostError, OSError, EOFError):
+                continue
+        what = "rank 0's process is gone before the ranks have met, so nobody can bring the others together"
+        raise InputError(what, where="shrink", hint=hint) from lost
+
+    def _lives(self, rank: int) -> bool:
+        """Whether its process listens where it would have the hub; a machine that says nothing may be slow."""
+        place = self._heirs[rank]
+        if place is None:
+            return False
+        try:
+            socket.create_connection(tuple(place), GRACE_S).close()
+        except TimeoutError:
+            return True
+        except OSError:
+            return False
+        return True
 
     @property
     def host(self) -> str:

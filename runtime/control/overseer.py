@@ -106,6 +106,9 @@ FAREWELL_S = 3.0
 LOOK_S = 0.1
 """Between two looks at what is due although nobody says anything."""
 
+ASK_S = 0.5
+"""Between two looks whether the processes of ranks that are to come together are there."""
+
 OPERATIONS = 1024
 """Of so many the calls are kept, to be compared: more than ranks that wait for each other can be apart."""
 
@@ -125,6 +128,8 @@ class Overseer:
     door : where it listens for ranks that others start; None: nowhere, all come by `attach`
     obituary : called with a rank that has hung up, says how it ended; None: nobody knows
     commands : it is a command's, which reads `news`, and says itself what has failed
+    after : the verdict on ranks from 0 to this one, which are gone: it brings the others together, and does nothing
+        else; lives : whether the process of one that has not come yet is there, as far as can be told
     """
 
     def __init__(
@@ -135,6 +140,8 @@ class Overseer:
         *,
         obituary: Callable[[int], str] = lambda rank: "its process has ended, or its connection was cut",
         commands: bool = False,
+        after: RunFailed | None = None,
+        lives: Callable[[int], bool] = lambda rank: True,
     ) -> None:
         try:
             self._board = Router(ranks, door)
@@ -149,12 +156,13 @@ class Overseer:
         self._present: set[int] = set()
         self._journals: dict[int, RankJournal] = {}
         self._saw: dict[int, str] = {}
-        self._awaited = set(self._ranks)  # those that have not come yet
+        self._after, self._lives, self._asked_at = after, lives, 0.0
+        self._awaited = {rank for rank in self._ranks if not after or rank > after.rank}  # those that have not come yet
         self._left: set[int] = set()
         self._dead_nics: list[str] = []
         self._renewing = False
         self._halted: dict[int, int] = {}
-        self._failed: RunFailed | None = None
+        self._failed = after
         self._failed_at = 0.0
         self._late: Late | None = None
         self._late_at = 0.0
@@ -236,6 +244,9 @@ class Overseer:
                     self._detector.heard(min(self._awaited), Broken(why), time.monotonic())
                     self._awaited = set()
                 now = time.monotonic()
+                if self._after and now > self._asked_at + ASK_S:
+                    self._asked_at = now
+                    self._awaited = {rank for rank in self._awaited if self._lives(rank)}
                 verdict = self._detector.verdict(now) or self._differing() or self._latest()
                 if verdict and not self._failed:
                     self._fail(*verdict)
@@ -290,7 +301,7 @@ class Overseer:
                 if not self._awaited:
                     self.news.put(None)
         match message:
-            case Joined() if self._failed:
+            case Joined() if self._failed and not self._after:
                 self._send([rank], self._failed)
             case RankJournal():
                 self._journals[rank] = message
@@ -374,14 +385,14 @@ class Overseer:
     def _regroup(self) -> None:
         """Give those that want to go on a hub of their own, once all that are there have said so, or long enough."""
         failed = self._failed.rank if self._failed else -1
-        there = self._present - self._left - {failed}
+        there = (self._present | self._awaited) - self._left - {failed}
         if not there <= self._wanting.keys() and time.monotonic() < min(self._wanting.values()):
             return
         ranks = sorted(self._wanting.keys() - {failed})
         port = 0
         if ranks:
             assert self._door
-            door = replace(self._door, job=f"{self._job}'", port=0)
+            door = replace(self._door, job=f"{self._job}'", port=0, listener=None)
             self.heir = Overseer(len(ranks), door, self._regroup_s).start()
             port = self.heir.address[1]
         self._regrouped = Regroup(ranks, port)

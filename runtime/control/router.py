@@ -213,12 +213,24 @@ QUEUE = 4096
 
 @dataclass(frozen=True)
 class Door:
-    """Where ranks that others start are let in: those of `job` that know `secret`, at (host, port)."""
+    """Where ranks that others start are let in: those of `job` that know `secret`, at (host, port).
+
+    listener : listens there already; None: one is made
+    """
 
     job: str
     secret: bytes = field(repr=False)
     host: str
     port: int
+    listener: socket.socket | None = field(default=None, repr=False, compare=False)
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that listens there, which a forked child does not have. Raises OSError."""
+    family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+    made = socket.create_server((host, port), family=family, backlog=QUEUE)
+    own(made)
+    return made
 
 
 class Joined:
@@ -261,9 +273,7 @@ class Router:
         self._tasks: set[asyncio.Task[None]] = set()
         self._listener: socket.socket | None = None
         if door:
-            family = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)[0][0]
-            self._listener = socket.create_server((door.host, door.port), family=family, backlog=QUEUE)
-            own(self._listener)
+            self._listener = door.listener or listening(door.host, door.port)
             self.address = self._listener.getsockname()[:2]
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="optcc hub", daemon=True)

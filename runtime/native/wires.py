@@ -28,7 +28,7 @@ from optcc.machine.rdma import NicAddress
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
 from optcc.runtime.devices.resident import LentGpuMemory
-from optcc.runtime.errors import TransportError
+from optcc.runtime.errors import PeerLostError, TransportError
 from optcc.runtime.messages import Cause
 from optcc.runtime.native.layout import Layout, Rates
 from optcc.runtime.native.lent import Arena
@@ -222,7 +222,7 @@ class SharedMemory:
             mine = [os.getpid(), self._fd, secrets.token_hex(16)] if opening.rank == 0 else None
             pid, fd, token = opening.exchange(mine)[0]
             if opening.rank:
-                self._fd = _opened(int(pid), int(fd))
+                self._fd = _opened(0, int(pid), int(fd))
             self._map, self.job = mmap.mmap(self._fd, size), int(str(token)[:16], 16)
             if opening.rank == 0:
                 self._map[: len(str(token))] = str(token).encode()
@@ -271,7 +271,7 @@ class LentArenas:
             self._arena = None
 
     def _reach(self, rank: int, pid: int, number: int, limit: int) -> bool:
-        fd = _opened(pid, number)
+        fd = _opened(rank, pid, number)
         try:
             # By the C library: the module mmap maps no more than a file has now, and an arena grows.
             address = LIBC.mmap(None, limit, mmap.PROT_READ, mmap.MAP_SHARED, fd, 0)
@@ -315,14 +315,16 @@ def _made(size: int) -> int:
     return fd
 
 
-def _opened(pid: int, fd: int) -> int:
+def _opened(rank: int, pid: int, fd: int) -> int:
+    """What rank `rank` has open. PeerLostError where its process is not there."""
     try:
         return os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+    except FileNotFoundError as error:
+        why = "its process has ended, or cannot be seen from here, as from another container"
+        raise PeerLostError(rank, why) from error
     except OSError as error:
-        what = (
-            f"rank 0's memory cannot be opened: {error.strerror}; ranks of transport local are of one user and machine"
-        )
-        raise TransportError(what) from error
+        what = f"rank {rank}'s memory cannot be opened: {error.strerror}"
+        raise TransportError(f"{what}; ranks of transport local are of one user and machine") from error
 
 
 def _joined(layout: Layout) -> tuple[Array, Array]:
