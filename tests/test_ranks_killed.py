@@ -18,6 +18,7 @@ from tests.effort import cases
 from tests.free_port import free_port
 from tests.test_architecture import ROOT
 
+KILLS = signal.SIGKILL
 WAIT_S = 120
 """For what takes a second on an idle machine."""
 
@@ -41,7 +42,7 @@ def survived(seed: int, victims: Sequence[int], world: int) -> list[str]:
             assert process.stdout.readline(), "it has not come so far"
         time.sleep(0.2 * draw.random())
         for victim in victims:
-            os.kill(started[victim].pid, signal.SIGKILL)
+            os.kill(started[victim].pid, KILLS)
         said = [process.communicate(timeout=WAIT_S) for process in started]
     finally:
         for process in started:
@@ -79,7 +80,7 @@ def test_the_others_go_on(kind: int, request: pytest.FixtureRequest) -> None:
 
 def test_who_is_not_there_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The check can fail: nobody is killed whom it counts as killed."""
-    monkeypatch.setattr(os, "kill", lambda *_: None)
-    monkeypatch.setitem(globals(), "WAIT_S", 3)
+    monkeypatch.setattr(sys.modules[__name__], "KILLS", 0)
+    monkeypatch.setattr(sys.modules[__name__], "WAIT_S", 3)
     with pytest.raises(subprocess.TimeoutExpired):
         survived(1, [1], 3)
