@@ -247,11 +247,12 @@ def slowdown_of(cluster: Cluster, local_rate: Fraction) -> Fraction:
 
 def runnable(plan: Plan, transport: str, device: str = "cpu") -> Schedule:
     """The plan's schedule; InputError if it needs what the transport lacks: the local one emulates NICs alone. Or if it
-    needs receive buffers, which there are in host memory alone."""
+    needs receive buffers, which there are in host memory alone, and which no RDMA NIC is given."""
     schedule = plan.schedule()
-    if schedule.beside and device != "cpu":
+    if schedule.beside and (device != "cpu" or transport == "verbs"):
+        got = f"{transport}, {device}"
         hint = "Plan with --in-place."
-        raise InputError("no receive buffers here", where="--device", expected="cpu", got=device, hint=hint)
+        raise InputError("no receive buffers here", where="plan", expected="local or tcp, cpu", got=got, hint=hint)
     if transport == "local" and schedule.shared_links:
         raise InputError(
             "spine links and pod uplinks are not emulated",

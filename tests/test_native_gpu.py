@@ -70,7 +70,7 @@ def test_what_is_still_being_taken_in_is_a_duplicate_and_is_not_acknowledged(lib
         ground = grounds()[seed % len(grounds())]
         with World(lib, ground, {"seed": seed, "latency_ns": 500}) as world:
             world.job_ns = 3 * world.suspect_ns
-            _, schedule = ground.schedules[0]
+            _, schedule = native.in_place(ground)[0]
             world.task(schedule, "float32", Op.SUM, *RIGHT.of(schedule, "float32", Op.SUM))
             outcome = world.run(100 * world.return_ns)
         assert not outcome.fault
@@ -81,7 +81,7 @@ def test_what_is_still_being_taken_in_is_a_duplicate_and_is_not_acknowledged(lib
 def test_jobs_cost_their_time_and_no_more(lib: Any) -> None:
     """In virtual time: short jobs change little, and who waits for one is called when it may be done."""
     ground = ground_of("4 x 2, one at a third")
-    _, schedule = ground.schedules[0]
+    _, schedule = native.in_place(ground)[0]
     took = []
     for job_ns in (0, 1):
         with World(lib, ground, {"seed": 1, "latency_ns": 500}) as world:
@@ -244,7 +244,7 @@ def machine(lib: Any) -> Iterator[Any]:
     made: list[Machine] = []
 
     def make(name: str, dtype: str, op: Op, seed: int, tuned: Tuned | None = None, *, gpu: bool = True) -> Machine:
-        schedules = LARGE if name == "large" else ground_of(name).schedules
+        schedules = LARGE if name == "large" else native.in_place(ground_of(name))
         schedule = schedules[seed % len(schedules)][1]
         made.append(Machine(lib, schedule, dtype, op, seed, tuned or Tuned(), gpu=gpu))
         return made[-1]
@@ -254,7 +254,9 @@ def machine(lib: Any) -> Iterator[Any]:
         one.close()
 
 
-LARGE = native.ground("large", Cluster.uniform(servers=2, nics=1, rate=native.RATE_OF_A_NIC), 1 << 19, 2).schedules
+LARGE = native.in_place(
+    native.ground("large", Cluster.uniform(servers=2, nics=1, rate=native.RATE_OF_A_NIC), 1 << 19, 2)
+)
 """Rows that are longer than what is copied."""
 MANY = Tuned(segment=16384, blocks=2, part=128, window=1 << 20)
 """More parts at once than there are slots."""
@@ -444,7 +446,7 @@ def test_the_kernel_does_what_its_twin_does(lib: Any, tmp_path: Path, dtype: str
         for block in range(blocks)
     }
     for tuned in (Tuned(blocks=blocks), Tuned(segment=4096, blocks=blocks, part=1024)):
-        one = KernelMachine(lib, ground_of("2 x 1").schedules[0][1], dtype, op, 1, tuned, gpu=True)
+        one = KernelMachine(lib, native.in_place(ground_of("2 x 1"))[0][1], dtype, op, 1, tuned, gpu=True)
         for _ in range(2):
             assert one.run() == []
         for thread in KernelMachine.threads:
@@ -678,13 +680,13 @@ def find(library: Path) -> None:
         if play(lib, seed, late=True).fault or play(lib, seed, doomed=True, late=True).doomed_fault:
             sys.exit(1)
     for seed in range(24):
-        schedules = LARGE if seed % 2 else ground_of("4 x 2, one at a third").schedules
+        schedules = LARGE if seed % 2 else native.in_place(ground_of("4 x 2, one at a third"))
         one = Machine(lib, schedules[0][1], *CALLS[seed % len(CALLS)], seed, MANY if seed % 2 else Tuned(), gpu=True)
         if one.run(50_000) or one.run(50_000):
             sys.exit(1)
 
     def make(name: str, dtype: str, op: Op, seed: int, tuned: Tuned | None = None, *, gpu: bool = True) -> Machine:
-        schedules = LARGE if name == "large" else ground_of(name).schedules
+        schedules = LARGE if name == "large" else native.in_place(ground_of(name))
         return Machine(lib, schedules[0][1], dtype, op, seed, tuned or Tuned(), gpu=gpu)
 
     try:

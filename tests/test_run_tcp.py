@@ -41,7 +41,6 @@ def test_a_run_is_exact(tmp_path: Path, ranks: int, nics: int) -> None:
     done = optcc_run(tmp_path, addresses(ranks, nics), "--size", "1MiB", "--repeat", "1", "--json")
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
-    assert told["path"] == "native"
     assert told["transport"] == "tcp"
     assert told["exact_per_rank"] == {f"server{rank}": True for rank in range(ranks)}
     assert told["algorithms"]["ring"]["exact"]

@@ -203,8 +203,9 @@ def test_exports_refuse_them(form: str, tmp_path: Path) -> None:
 
 def test_what_folds_in_place_does_not_run_them() -> None:
     plan = made(servers(4), 4096, (4,))
-    with pytest.raises(InputError, match="no receive buffers here"):
-        runnable(plan, "local", "cuda")
+    for transport, device in (("local", "cuda"), ("verbs", "cpu")):
+        with pytest.raises(InputError, match="no receive buffers here"):
+            runnable(plan, transport, device)
     assert runnable(plan, "local") is plan.schedule()
 
 

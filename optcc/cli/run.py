@@ -332,7 +332,7 @@ def _plan(
         if costs.known:
             click.echo(f"note: {costs.line(slowdown)}", err=True)
         nbytes = read_size(size or "64MiB")
-        in_place = choice.device != "cpu"  # receive buffers are in host memory
+        in_place = choice.device != "cpu" or choice.transport == "verbs"  # see `api.runnable`
         with working("planning") as tell:
             made = api.plan(
                 cluster, nbytes, segments=segments, alpha=costs.alpha, per_chunk=costs.per_chunk, in_place=in_place,

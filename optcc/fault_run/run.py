@@ -133,7 +133,7 @@ def attempt(
 
     def plan_for(lost: dict[str, Fraction]) -> Plan:
         cluster = degraded(scaled.cluster, lost)
-        in_place = device != "cpu"
+        in_place = device != "cpu" or transport == "verbs"
         return api.plan(cluster, scaled.bound.nbytes, segments=scaled.segments, in_place=in_place) if lost else scaled
 
     def job(plan: Plan) -> Job:
