@@ -132,11 +132,12 @@ def test_the_planners_choice_takes_the_simulated_time(lib: Any, name: str) -> No
 @pytest.mark.parametrize("name", clusters())
 def test_other_families_take_about_the_simulated_time(lib: Any, name: str) -> None:
     """What many ranks send to one at once depends on whose turn it is there; a ring that is not cut by rates takes
-    half, since free NICs pull."""
+    half, since free NICs pull; where all send all they have to all, turns count for most."""
     made = [(plan.recipe.family, plan.schedule()) for plan in plans(clusters()[name], LARGE, 16)]
     ground = Ground(name, made)
     for family, schedule in made:
-        assert (0.45 if family == "ring" else 0.9) < ratio(lib, ground, schedule) < 1.15, family
+        most = 1.2 if family == "whole-vectors" else 1.15
+        assert (0.45 if family == "ring" else 0.9) < ratio(lib, ground, schedule) < most, family
 
 
 # --- one fault, looked at closely ----------------------------------------------------------------------------------
