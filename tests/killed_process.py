@@ -1,7 +1,7 @@
 """A rank of a communicator as a process of its own, for tests that kill some: rank, world, port.
 
-It calls until ranks fail, goes on with those that are left, and prints as JSON what it has been told and what came of
-it: the verdicts, and of the last group its size and the sum of its ranks' first numbers.
+The rank calls until others fail, and goes on with those that are left. It prints as JSON the verdicts that it was told,
+and of the last group the size, a bit for each rank, and how many results were wrong.
 """
 
 import json

@@ -522,7 +522,7 @@ def test_a_newer_minor_must_still_agree_on_what_is_known() -> None:
 
 
 SOLVED = ("packed-trees-rails",)
-"""Plans whose shares a solver finds: of those that are equally good, which, depends on the processor."""
+"""Plans whose shares a solver finds: made anew they differ between machines with the same packages."""
 
 
 @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*/*.plan")), ids=lambda path: f"{path.parent.name}-{path.name}")

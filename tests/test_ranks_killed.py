@@ -1,5 +1,5 @@
 """Ranks that are killed at any moment, rank 0 as often as others, two at once: the others are told the same, and go on
-as one group whose sums are right."""
+as one group whose sums are right. Not here, since it does not hold: a second one killed while the group is made."""
 
 from __future__ import annotations
 

@@ -22,8 +22,7 @@ RATE = "100Gb/s"
 
 PER_CHUNK = Fraction(3, 10**6)
 """Seconds for a chunk beside its bytes, where the caller's file has none: shared memory takes less than one
-(docs/bench-chunk.md), and what a NIC is given and tells takes the rest. With twice or half as much the planner takes
-the next depth at a neighbouring size."""
+(docs/bench-chunk.md). Over NICs it has not been measured, nor what half of it does: `optcc calibrate` measures."""
 
 Given = Cluster | str | os.PathLike[str]
 
