@@ -70,6 +70,7 @@ def test_a_reader_that_has_gone_holds_up_nothing() -> None:
     until(lambda: log.dropped)
     log(LINE)
     log.close()
+    assert log.dropped == 2  # that lines were dropped is no line that is dropped: a thread would do nothing else
     os.close(writing)
 
 

@@ -87,12 +87,12 @@ class LogLines:
                 self._changed.wait_for(lambda: self._lines or self._ended)
                 if not self._lines:
                     return
-                if self.dropped > self._told:
-                    self._told = self.dropped
-                    self._lines.append(log_line(dropped=self.dropped).encode() + b"\n")
                 line = self._lines.popleft()
             try:
                 self._all_of(line)
+                if (dropped := self.dropped) > self._told:
+                    self._all_of(log_line(dropped=dropped).encode() + b"\n")
+                    self._told = dropped
             except OSError:  # its reader is gone, or the disk is full
                 with self._changed:
                     self.dropped += 1
