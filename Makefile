@@ -91,7 +91,7 @@ lint: $(VENV)/ready-dev
 	$(BIN)/mypy
 
 # What tests need beside Python packages; what cannot be installed is named, and its tests are skipped.
-PROGRAMS ?= g++ perftest ucx coq ns3 torch prometheus
+PROGRAMS ?= g++ perftest ucx ip coq ns3 torch prometheus
 programs: $(VENV)/ready-dev
 	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
 

@@ -99,6 +99,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     config.addinivalue_line("markers", "prometheus: needs prometheus and promtool (Debian's prometheus)")
     config.addinivalue_line("markers", "coq: needs coqc, which `make proofs` installs")
+    config.addinivalue_line("markers", "namespaces: needs root, network namespaces, ip and tc of iproute2")
     config.addinivalue_line("markers", "loggopsim: needs LogGOPSim and its txt2bin, on the path")
 
 
@@ -137,6 +138,7 @@ _MISSING = {
     "perftest": "no perftest or no infiniband/verbs.h (apt-get install perftest libibverbs-dev)",
     "ucx": "no ucx_perftest (apt-get install ucx-utils), or no /sys, without which UCX aborts",
     "prometheus": "no prometheus or no promtool (tools/programs.sh .venv prometheus unpacks Debian's)",
+    "namespaces": "no root, no network namespaces, or no ip or tc (apt-get install iproute2)",
     "loggopsim": "no LogGOPSim or no txt2bin on the path (github.com/spcl/LogGOPSim)",
     "ns3": "no ns-3 wheel or no g++ (make ns3 installs them)",
 }
@@ -159,6 +161,10 @@ def _present(hardware: str) -> bool:
         return all(map(program, ("prometheus", "promtool")))
     if hardware == "torch":
         return importlib.util.find_spec("torch") is not None
+    if hardware == "namespaces":
+        from tests.namespaces import missing as lacking
+
+        return not lacking()
     if hardware == "ns3":
         from tests.packet_level import missing
 

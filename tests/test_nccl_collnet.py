@@ -25,12 +25,10 @@ from optcc.schedule.columns import Lane, Port, Route, Schedule
 from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
-from tests.namespaces import missing
 from tests.nccl_ranks import ROOT, WARNINGS, Build, Outcome, Ranks, ip, loopback, namespaces, run
 from tests.test_nccl_plugin import REMOTE_ERROR, VERSIONS, Table, alone
 
 pytestmark = pytest.mark.cc
-MISSING = missing()
 SYSTEM_ERROR = 2
 
 
@@ -110,7 +108,7 @@ def test_hundreds_of_connections_break(built: Build, plans: Path) -> None:
         seed += 1
 
 
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.namespaces
 def test_a_cable_that_is_pulled_changes_the_plan(built: Build, plans: Path) -> None:
     """Node 2 sees that it has lost a NIC, and all go on by the plan for that; a group made later begins by it."""
     with namespaces(4) as names:

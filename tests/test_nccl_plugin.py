@@ -18,12 +18,10 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from tests.namespaces import missing
 from tests.nccl_ranks import ROOT, Build, Cables, Ranks, loopback, namespaces, run
 
 pytestmark = pytest.mark.cc
 VERSIONS = (8, 9, 10, 11, 12)
-MISSING = missing()
 REMOTE_ERROR = 6
 OFFER_BYTES = 472
 """`struct offer` of link.c."""
@@ -122,7 +120,7 @@ def cabled(built: Build, ranks: int, seed: int, messages: int) -> int:
         return cables.pulled
 
 
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.namespaces
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_cables_that_are_pulled_lose_nothing(built: Build, ranks: int) -> None:
     pulled, seed = 0, ranks
@@ -132,7 +130,7 @@ def test_cables_that_are_pulled_lose_nothing(built: Build, ranks: int) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.namespaces
 def test_two_hundred_cables(built: Build) -> None:
     pulled = seed = 0
     while pulled < 200:

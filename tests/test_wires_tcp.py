@@ -25,7 +25,7 @@ import optcc
 from optcc.runtime.devices.host import Op
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
-from tests.namespaces import Namespaces, missing
+from tests.namespaces import Namespaces
 from tests.native_replay import BAD, LOST, OK, RATE_OF_A_NIC, Ground, ground
 from tests.tcp_ranks import (
     MAX_HANDLE,
@@ -167,8 +167,6 @@ def test_seeds_break_handshakes_too(lib: Any) -> None:
 
 @pytest.fixture
 def places() -> Iterator[Namespaces]:
-    if missing():
-        pytest.skip(missing())
     with Namespaces(2) as made:
         yield made
 
@@ -178,6 +176,7 @@ def carried(job: Job, rail: int) -> int:
     return sum(rank.states()[rail].acked_bytes for rank in job.ranks)
 
 
+@pytest.mark.namespaces
 @pytest.mark.parametrize("quiet", [False, True])
 def test_a_link_that_goes_down_and_comes_back(lib: Any, places: Namespaces, quiet: bool) -> None:
     """A device is set down at one end, four times; both ends leave the wire, and use it again. The kernel says so
@@ -213,6 +212,7 @@ def test_a_link_that_goes_down_and_comes_back(lib: Any, places: Namespaces, quie
         assert bool(job.total("resent_segments")) == quiet  # links go down between calls
 
 
+@pytest.mark.namespaces
 def test_shares_follow_the_links_rates(lib: Any, places: Namespaces) -> None:
     """One rail has a quarter of the other's rate, and nobody says so."""
     places.set_rate(0, "80mbit")

@@ -5,6 +5,7 @@
 #   ucx    runs over played NICs, too (apt-get)
 #   prometheus  evaluates the alert rules and the dashboard (from Debian's package into VENV, 100 MB on disk)
 #   coq    checks the proofs by machine (apt-get, 500 MB on disk)
+#   ip     network namespaces whose cables are pulled and whose rates are set (apt-get: iproute2)
 #   ns3    the packet-level simulator (pip, 40 MB)
 #   torch  optcc.pytorch over Gloo, on processors alone (pip, 200 MB); TORCH_INDEX=URL: from that index
 # apt-get runs as root, or by a sudo that asks nothing; pip works in VENV. What cannot be installed is named at the end
@@ -59,6 +60,8 @@ for name; do
   perftest: apt-get install perftest libibverbs-dev" ;;
     ucx) apt ucx-utils ucx_perftest || missing="$missing
   ucx: apt-get install ucx-utils" ;;
+    ip) apt iproute2 ip || missing="$missing
+  ip: apt-get install iproute2" ;;
     coq) apt coq coqc || missing="$missing
   coq: apt-get install coq" ;;
     ns3) wheel ns3 --no-deps --require-hashes -r requirements-ns3.lock || missing="$missing
@@ -67,7 +70,7 @@ for name; do
   prometheus: apt-get install prometheus" ;;
     torch) torch || missing="$missing
   torch: $venv/bin/pip install torch" ;;
-    *) echo "programs: $name is none of g++, perftest, ucx, coq, ns3, torch, prometheus" >&2; exit 2 ;;
+    *) echo "programs: $name is none of g++, perftest, ucx, ip, coq, ns3, torch, prometheus" >&2; exit 2 ;;
   esac
 done
 [ -z "$missing" ] && exit 0
