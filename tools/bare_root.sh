@@ -35,6 +35,7 @@ debootstrap --variant=minbase --include=python3,git,make,ca-certificates "$suite
   { tail -20 "$root.log" >&2; fail "debootstrap failed; all it said is in $root.log"; }
 rm -f "$root.log"
 chmod 755 "$root"   # as / is: who is not root lives here, too
+mount --bind "$root" "$root"   # a mount, as / is: `ip netns exec` changes how it is shared
 mount -t proc proc "$root/proc"
 mount -t tmpfs -o mode=755 tmpfs "$root/dev"   # the usual devices, and none of this machine's GPUs or NICs
 for device in null zero full random urandom tty; do
