@@ -24,7 +24,7 @@ if [ -n "${KEEP:-}" ]; then
   [ ! -e "$root" ] || fail "$root exists already; remove it, or name another"
 else
   root=$(mktemp -d /var/tmp/optcc-bare.XXXXXX)
-  trap 'awk -v under="$root/" "index(\$2, under) == 1 { print \$2 }" /proc/mounts | sort -r | xargs -r umount
+  trap 'awk -v under="$root/" "index(\$2 \"/\", under) == 1 { print \$2 }" /proc/mounts | sort -r | xargs -r umount
     rm -rf --one-file-system "$root"' EXIT
 fi
 trap 'exit 130' INT
