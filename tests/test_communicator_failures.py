@@ -221,12 +221,12 @@ def test_whose_call_decides_between_two_others_is_awaited(comes: bool) -> None:
     """Rank 2 comes late: its call says that rank 0 is the odd one. It comes too late: the two calls are told."""
     with Ranks(3, timeout_s=300 if comes else 4) as ranks:
         ranks.good(lambda comm: comm.barrier())
-        hub, over = ranks.comms[0]._member.overseer, threading.Event()
+        hub, over = ranks.comms[0]._member._ties.overseer.hub, threading.Event()
         assert hub
 
         def call(comm: optcc.Communicator) -> None:
             if comm.rank == 2:
-                assert eventually(lambda: bool(hub._differ), 60)
+                assert eventually(lambda: bool(hub.differ), 60)
                 over.wait(0.5 if comes else 60)
             try:
                 comm.barrier() if comm.rank == 0 else comm.all_reduce(np.zeros(10))
