@@ -149,7 +149,6 @@ class Hub:
         """Numbers of ranks, in the group or not, that are connected."""
         self._begin(numbers, without)
         self.awaited = {*numbers} - self._out
-        """Those that have not come yet."""
 
     def _begin(self, numbers: Sequence[int], without: Collection[int] | None = None) -> None:
         """A group at work, or to be brought together."""
@@ -159,7 +158,9 @@ class Hub:
         """This hub has taken the place of another one, and has made no group yet."""
         self.failed = None if without is None else RunFailed(0, "")
         """The verdict."""
-        self._out = {*(without or ())}  # who does not go on after the verdict
+        self.awaited = set[int]()
+        """Those that have not come yet; after a verdict those whose connections have ended, though they may live."""
+        self._out: set[int] = {*(without or ())}  # who does not go on after the verdict
         self._wanting: dict[int, float] = {}  # who wants to go on -> until when it waits for the others
         self._detector = FailureDetector()
         # from here on by rank
@@ -174,6 +175,16 @@ class Hub:
         """Of these, the operations whose calls differ."""
 
     @property
+    def over(self) -> bool:
+        """Whether nobody is there any more who needs it."""
+        return not self.staying and not (self.awaited and (self.follows or not self.failed))
+
+    def dead(self, number: int, now: float) -> None:
+        """After a verdict: the process of one of `awaited` does not live."""
+        self.awaited.discard(number)
+        self.look(now)
+
+    @property
     def staying(self) -> set[int]:
         """Numbers of ranks of the group that are there and have not left."""
         return (self.present & {*self.numbers}) - {self.numbers[rank] for rank in self._left}
@@ -181,14 +192,16 @@ class Hub:
     def take(self, number: int, message: FromRank | Joined | Gone, now: float) -> None:
         """What a rank has said, or what has become of its connection."""
         if isinstance(message, Gone):
+            if number in self.staying:
+                self.awaited.add(number)
             self.present.discard(number)
             self._wanting.pop(number, None)
         else:
             self.present.add(number)
-        if self.awaited and (self.follows or not isinstance(message, Gone)):
-            self.awaited.discard(number)
-            if not self.awaited and not self.follows:
-                self._report(None)
+            if number in self.awaited:
+                self.awaited.discard(number)
+                if not self.awaited and not self.failed:
+                    self._report(None)
         if isinstance(message, Shrink):
             self._wants(number, message, now)
         elif number in self.numbers and not self.follows:  # others were left behind
@@ -233,7 +246,7 @@ class Hub:
 
     def look(self, now: float) -> None:
         """What is due although nobody says anything."""
-        if self.awaited and now > self._come_by:
+        if self.awaited and now > self._come_by and not self.failed:
             first = self.numbers.index(min(self.awaited))
             self._detector.heard(first, Broken(f"not there: {self._absence(self.awaited)}"), now)
             self.awaited = set()
@@ -298,24 +311,25 @@ class Hub:
             self.say([number], Regroup(self.numbers, []))
 
     def _regroup(self, now: float) -> None:
-        """Those that want to go on are a group, once all that are there have said so, or long enough.
+        """Those that want to go on are a group, once all that live have said so, or long enough.
 
-        Where this hub follows another one, some that live may be a group already, and not come: then the fewer do not
-        go on.
+        Who lives and is not connected may have made a group with others: where that may be half of them, nobody goes on
+        here. (A hub that was stopped for longer than the limit finds them all gone.)
         """
         there = (self.staying | self.awaited) - self._out
-        if not there <= self._wanting.keys() and now < min(self._wanting.values()):
-            return
         going = sorted(self._wanting.keys() - self._out)
-        missing = sorted(there - self._wanting.keys())
+        away = self.awaited - (self._out if self.follows else set())
+        few = len(away) >= len(going)
+        if (few or not there <= self._wanting.keys()) and now < min(self._wanting.values()):
+            return
         told = self.present | {*self.numbers}
-        if going and not (self.follows and len(missing) > len(going)):
-            self._begin(going)
-            self._begins(going)
-            self.say(told, Regroup(going, []))
-        else:
+        if few:
             self._wanting.clear()
-            self.say(told, Regroup([], missing))
+            self.say(told, Regroup([], sorted(away)))
+            return
+        self._begin(going)
+        self._begins(going)
+        self.say(told, Regroup(going, []))
 
 
 def has_closed(rank: int) -> str:

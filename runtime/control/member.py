@@ -16,13 +16,13 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
 from optcc.runtime.control.channel import Clock, Control
-from optcc.runtime.control.connecting import RETRY_S, TAMPERED, TIMEOUT_S, HubLostError, RefusedError
+from optcc.runtime.control.connecting import RETRY_S, SILENCE_S, TAMPERED, TIMEOUT_S, HubLostError, RefusedError
 from optcc.runtime.control.judgement import GRACE_S, HUB, CallHub, JoinGroup, Missed, OpenHub, ShutDoor, go_on
 from optcc.runtime.control.links import Links, Operation
 from optcc.runtime.control.overseer import Overseer
@@ -194,6 +194,7 @@ class Ties:
     listener: socket.socket | None = None
     overseer: Overseer | None = None
     hub: int = 0
+    _silent: dict[int, float] = field(default_factory=dict)  # by number, since when its machine has said nothing
 
     def shut(self) -> None:
         """Nobody is to come here any more."""
@@ -228,17 +229,18 @@ class Ties:
         host, port = self.listener.getsockname()[:2]
         door = Door(self.first.job, self.first.secret.encode(), host, port, self.listener)
         self.listener = None
-        hub = Overseer(self.first.world, door, math.inf, numbers=numbers, without=without, lives=self._lives)
+        hub = Overseer(self.first.world, door, math.inf, numbers=numbers, without=without, lives=self.lives)
         self.overseer = hub.start()
 
-    def _lives(self, number: int) -> bool:
-        """Whether its process listens; a machine that says nothing may be slow."""
+    def lives(self, number: int) -> bool:
+        """Whether its process listens; a machine that says nothing may be slow, for as long as any may."""
         try:
             socket.create_connection(tuple(self.doors[number]), GRACE_S).close()
         except TimeoutError:
-            return True
+            return time.monotonic() < self._silent.setdefault(number, time.monotonic()) + SILENCE_S
         except OSError:
             return False
+        self._silent.pop(number, None)
         return True
 
     def call(self, hub: int, without: list[int], end: float, limit_s: float) -> Regroup | Missed:
@@ -447,6 +449,8 @@ class Member:
         assert ties
         ties.doors = self.exchange([*ties.listener.getsockname()[:2]] if ties.listener else None, within_s)
         ties.doors[0] = self.membership.address
+        if ties.overseer:
+            ties.overseer.lives = ties.lives
 
     @property
     def layout(self) -> Layout:

@@ -35,9 +35,6 @@ FAREWELL_S = 3.0
 LOOK_S = 0.1
 """Between two looks at what is due although nobody says anything."""
 
-ASK_S = 0.5
-"""Between two looks whether the processes of ranks that are to come together are there."""
-
 
 class Overseer:
     """A hub with a thread of its own, in a rank's process or a command's. It ends when all ranks have left or gone.
@@ -48,7 +45,7 @@ class Overseer:
     obituary : called with a rank that has hung up, says how it ended; None: nobody knows
     commands : it is a command's, which reads `news`, and says itself what has failed
     numbers, without : as of `Hub`, of one that takes the place of another; None: all ranks, and it is the first
-    lives : whether the process of one that has not come yet is there, as far as can be told
+    lives : whether the process of one that is not connected is there, as far as can be told
     """
 
     def __init__(
@@ -74,7 +71,8 @@ class Overseer:
         """What ranks report, with the rank; None once all ranks are there; the verdict."""
         self._journals: dict[int, RankJournal] = {}
         self._saw: dict[int, str] = {}
-        self._lives, self._asked_at = lives, 0.0
+        self._asked_at = 0.0
+        self.lives = lives
         self._failed_at = 0.0
         self.hub = Hub(
             sorted(self._ranks if numbers is None else numbers),
@@ -146,16 +144,16 @@ class Overseer:
         hub = self.hub
         try:
             end = math.inf
-            while (hub.staying or hub.awaited) and time.monotonic() < end:
+            while not hub.over and time.monotonic() < end:
                 for rank, message in self._hear(LOOK_S):
                     self._take(rank, message)
                 now = time.monotonic()
                 hub.look(now)
-                if hub.follows and now > self._asked_at + ASK_S:
+                if hub.failed and now > self._asked_at + LOOK_S:
                     self._asked_at = now
                     for number in sorted(hub.awaited):
-                        if not self._lives(number):
-                            hub.take(number, Gone(), now)
+                        if not self.lives(number):
+                            hub.dead(number, now)
                 if self._gone.is_set():
                     end = min(end, time.monotonic() + FAREWELL_S)
             if not hub.failed and hub.staying:  # nobody tells them anything any more
