@@ -1,7 +1,7 @@
 """The control plane of a whole job in virtual time, from a seed: `judgement.Hub` and `judgement.go_on`, between them
 processes that stop, die, leave or call differently, and connections that end or fall silent.
 
-    python -m tests.control_world SEED [SEED]     what happened, and what was wrong; from one seed to another: the latter
+    python -m tests.control_world SEED [SEED]   what happened and what was wrong; from a seed to another one: the latter
 
 Ranks call operations; an operation is over once all of the group have called it. What a rank does about a verdict is
 `go_on`; what it does until it has one is modelled after `member.verdict`.
@@ -85,7 +85,7 @@ class Rank:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number, self.group = world, number, [*range(world.size)]
         self.alive, self.stopped_until, self.left = True, 0.0, False
-        self.faulty: str = ""
+        self.faulty, self.stopped = "", False
         self.dies_at_message = -1
         self.shut = False
         self.hub: Hub | None = None
@@ -144,7 +144,7 @@ class Rank:
         self.world.note(self, f"is stopped for {duration_s:.1f} s")
         self.stopped_until = max(self.stopped_until, self.world.now + duration_s)
         if duration_s > LIMIT_S / 2:
-            self.faulty = self.faulty or "stopped"
+            self.faulty, self.stopped = self.faulty or "stopped", True
 
     # --- the hub -------------------------------------------------------------------------------------------------
 
@@ -298,8 +298,8 @@ class Rank:
         end = self.world.now + duration_s
         try:
             yield from self.listen(end)
-        except Told as failed:
-            self.failed = failed
+        except Told as told:
+            self.failed = told if told.number != HUB else (yield from self.asks()) or told
             while self.world.now < end:
                 yield end
 
@@ -309,7 +309,9 @@ class Rank:
                 if self.failed:
                     raise self.failed
                 while self.operation < OPERATIONS:
-                    yield from self.work(self.world.draw.random() * self.world.draw.choice((0.01, 1.0)))
+                    yield from self.work(
+                        self.world.draw.random() * self.world.draw.choice((0.01, 0.01, 1.0, 1.0, LIMIT_S / 3))
+                    )
                     if self.failed:
                         raise self.failed
                     if self.operation == self.leaves:
@@ -317,7 +319,8 @@ class Rank:
                     odd = self.operation + 1 == self.odd and len(self.group) == self.world.size
                     yield from self.call("odd" if odd else "even")
                 break
-            except Told as failed:
+            except Told as first:
+                failed = first if first.number != HUB or self.failed else (yield from self.asks()) or first
                 self.world.told(self, failed)
                 start = self.world.now
                 self.stops_at = self.stopped_until
@@ -378,6 +381,23 @@ class Rank:
                     answer = yield from self.call_hub(number, without, end)
                 case JoinGroup(numbers):
                     answer = yield from self.join(numbers, end)
+
+    def asks(self) -> Wait:
+        """As `Ties.told`."""
+        hub, end = self.group[0], self.world.now + LIMIT_S
+        while self.world.now < end:
+            self.line = self.world.connect(self, hub)
+            if not self.line:
+                break
+            while (what := (yield from self.wait(end))) is not None and not isinstance(what, Gone):
+                self.at = hub if what == "welcome" else self.at
+                if isinstance(what, RunFailed):
+                    return Told(self.group[what.rank], what.rank, what.cause)
+            if self.at == hub:
+                break
+            yield from self.wait(self.world.now + RETRY_S)
+        self.at = HUB
+        return None
 
     def call_hub(self, number: int, without: list[int], end: float) -> Wait:
         world = self.world
@@ -570,13 +590,16 @@ class World:
         self.note(rank, f"is told of {rank.group}: {failed}")
         self.verdicts.setdefault(tuple(rank.group), []).append((rank, failed))
         named = self.ranks[rank.group[failed.verdict[0]]]
-        late = any(other.faulty == "stopped" for other in self.ranks)  # who gives up on it hangs up
-        if not (named.faulty or named.left or named.end or late) and not (failed.number == HUB and rank.faulty):
+        late = any(other.stopped and other.hub for other in self.ranks)  # who gives up on it hangs up
+        if not (named.faulty or named.left or named.end or late):
             self.wrong.append(f"healthy rank {named.number} is named to rank {rank.number}: {failed}")
 
     def shrunk(self, rank: Rank, start: float) -> None:
         took = self.now - max(start, rank.stopped_until if rank.stopped_until > start else start)
-        if took > LIMIT_S + 2 * GRACE_S:
+        silent = any(
+            other.stopped and other.hub for other in self.ranks
+        )  # who waits for its word does so for JUDGING_S
+        if took > LIMIT_S + 3 * GRACE_S + (JUDGING_S if silent else 0):
             self.wrong.append(f"rank {rank.number} has waited {took:.1f} s in shrink")
 
     def run(self) -> list[str]:
@@ -601,10 +624,9 @@ class World:
             if len(heard) > 1:
                 self.wrong.append(f"ranks {group} are told different things: {heard}")
         for rank in self.ranks:
-            if rank.alive and rank.end != "has finished" and not rank.faulty and not rank.left:
-                late = [other.number for other in self.ranks if other.faulty == "stopped"]
-                if not late:
-                    self.wrong.append(f"rank {rank.number} is left behind: {rank.end}")
+            goes_on = rank.end == "has finished" or rank.faulty or rank.left or not rank.alive
+            if not goes_on and not any(other.stopped for other in self.ranks):
+                self.wrong.append(f"rank {rank.number} is left behind: {rank.end}")
 
 
 def main(*seeds: int) -> None:

@@ -147,8 +147,9 @@ class Hub:
         self._begins, self._report = begin, report
         self.present: set[int] = set()
         """Numbers of ranks, in the group or not, that are connected."""
+        self._behind: dict[int, RunFailed] = {}  # who was left out of a group -> the verdict before that
         self._begin(numbers, without)
-        self.awaited = {*numbers} - self._out
+        self.awaited = {*numbers}
 
     def _begin(self, numbers: Sequence[int], without: Collection[int] | None = None) -> None:
         """A group at work, or to be brought together."""
@@ -204,8 +205,10 @@ class Hub:
                     self._report(None)
         if isinstance(message, Shrink):
             self._wants(number, message, now)
-        elif number in self.numbers and not self.follows:  # others were left behind
+        elif number in self.numbers and not self.follows:
             self._heard(self.numbers.index(number), message, now)
+        elif isinstance(message, Joined) and number in self._behind:
+            self.say([number], self._behind[number])
         self.look(now)
 
     def _heard(self, rank: int, message: FromRank | Joined | Gone, now: float) -> None:
@@ -313,20 +316,21 @@ class Hub:
     def _regroup(self, now: float) -> None:
         """Those that want to go on are a group, once all that live have said so, or long enough.
 
-        Who lives and is not connected may have made a group with others: where that may be half of them, nobody goes on
-        here. (A hub that was stopped for longer than the limit finds them all gone.)
+        Who lives and is not connected may be in a group with others: where these may be as many, nobody goes on here.
+        (A hub that was stopped for longer than the limit finds all gone.)
         """
         there = (self.staying | self.awaited) - self._out
         going = sorted(self._wanting.keys() - self._out)
-        away = self.awaited - (self._out if self.follows else set())
-        few = len(away) >= len(going)
+        few = len(self.awaited) >= len(going)
         if (few or not there <= self._wanting.keys()) and now < min(self._wanting.values()):
             return
         told = self.present | {*self.numbers}
         if few:
             self._wanting.clear()
-            self.say(told, Regroup([], sorted(away)))
+            self.say(told, Regroup([], sorted(self.awaited)))
             return
+        if self.failed and not self.follows:
+            self._behind.update({number: self.failed for number in self.numbers if number not in going})
         self._begin(going)
         self._begins(going)
         self.say(told, Regroup(going, []))
@@ -388,32 +392,38 @@ def go_on(me: int, numbers: Sequence[int], hub: int, failed: int) -> Generator[S
     The hub that there is brings them together; where it is gone, the lowest rank that lives does. Whoever dies
     meanwhile, it begins again. A group is made when all its ranks have done what makes it, so who has not heard that a
     group is to be made may begin anew without those that have: these cannot have it.
+
+    Whom a hub has named does not go on, but where that hub is gone: then not all may have been told, and whom it has
+    named may be whom they go to. Who has been named itself sends everybody away.
     Raises InputError where this rank is in no group.
     """
-    known, out = [*numbers], set[int]()
+    known, out, silent = [*numbers], set[int](), set[int]()
     while True:
         if failed == HUB:
             hub = HUB
         else:
-            out.add(failed)
-        if me in out:
-            yield ShutDoor()
-        regroup = None
-        for number in numbers:
-            if number in out:
-                continue
+            (silent if failed == hub else out).add(failed)
+        gone, regroup = set[int](), None
+        while regroup is None:
+            if me in out:
+                yield ShutDoor()
+            if hub == HUB:
+                out &= {me}
+            number = next((each for each in numbers if each not in out | silent | gone), None)
+            if number is None:
+                raise InputError("no other rank lives that could say who goes on", where="shrink", hint=AGAIN)
             if number == me and hub != me:
-                yield OpenHub([*numbers], sorted(out))
-            said = yield CallHub(number, sorted(out))
-            while said == Missed.LOST:
-                said = yield CallHub(number, sorted(out))
-            if said == Missed.LATE:
-                raise _late(known.index(number))
-            if isinstance(said, Regroup):
-                hub, regroup = number, said
-                break
-        if regroup is None:
-            raise InputError("no other rank lives that could say who goes on", where="shrink", hint=AGAIN)
+                yield OpenHub([*numbers], sorted(out | silent))
+            said = yield CallHub(number, sorted(out | silent))
+            match said:
+                case Regroup():
+                    hub, regroup = number, said
+                case Missed.LATE:
+                    raise _late(known.index(number))
+                case Missed.GONE:
+                    gone.add(number)
+                case Missed.LOST:
+                    hub = HUB if number == hub else hub
         if me not in regroup.numbers:
             raise _alone(known.index(me), regroup, known)
         numbers = regroup.numbers

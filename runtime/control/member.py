@@ -184,6 +184,7 @@ class Ties:
     numbers : those of the group, by rank
     doors : by number, where a rank listens, and has the hub when those before it are gone
     listener : this rank's, until a hub has it; None: the first hub, or whoever has failed
+    limit_s : as `timeout_s`
     overseer : where the hub is in this process; hub : its number, or HUB: the connection with it has ended
     """
 
@@ -191,6 +192,7 @@ class Ties:
     numbers: list[int]
     doors: Sequence[Json]
     control: Control
+    limit_s: float
     listener: socket.socket | None = None
     overseer: Overseer | None = None
     hub: int = 0
@@ -215,10 +217,7 @@ class Ties:
 
     def blamed(self, error: RankFailedError) -> int:
         """Who has failed, as of `go_on`."""
-        if error.cause == HUB_GONE:
-            self.hub = HUB
-            return HUB
-        return self.numbers[error.rank]
+        return HUB if error.cause == HUB_GONE else self.numbers[error.rank]
 
     # --- what `go_on` has done ---------------------------------------------------------------------------------------
 
@@ -243,22 +242,43 @@ class Ties:
         self._silent.pop(number, None)
         return True
 
-    def call(self, hub: int, without: list[int], end: float, limit_s: float) -> Regroup | Missed:
+    def _connect(self, hub: int, within_s: float) -> None:
+        control = Control.once(
+            tuple(self.doors[hub]),
+            within_s,
+            job=self.first.job,
+            secret=self.first.secret.encode(),
+            rank=self.first.rank,
+            world=self.first.world,
+            limit_s=self.limit_s,
+        )
+        self.control.__exit__()
+        self.control, self.hub = control, hub
+
+    def told(self) -> RankFailedError | None:
+        """What the hub says, if it lives, of this rank, whose connection with it has ended."""
+        end, hub = time.monotonic() + self.limit_s, self.hub
+        self.hub = HUB
+        while self.doors and time.monotonic() < end:
+            try:
+                if self.hub != hub:
+                    self._connect(hub, self.limit_s)
+                select.select([self.control], [], [], max(0.0, end - time.monotonic()))
+                self.control.check()
+            except RankFailedError as said:
+                return said
+            except RefusedError:  # it has not noticed yet
+                time.sleep(RETRY_S)
+            except (OSError, EOFError, HubLostError):
+                break
+        return None
+
+    def call(self, hub: int, without: list[int], end: float) -> Regroup | Missed:
         """Of the hub of that number, which is to answer by `end`."""
         left = max(GRACE_S, end - time.monotonic())
         try:
             if self.hub != hub:
-                control = Control.once(
-                    tuple(self.doors[hub]),
-                    left,
-                    job=self.first.job,
-                    secret=self.first.secret.encode(),
-                    rank=self.first.rank,
-                    world=self.first.world,
-                    limit_s=limit_s,
-                )
-                self.control.__exit__()
-                self.control, self.hub = control, hub
+                self._connect(hub, left)
             self._heard(time.monotonic())  # the others may have gone on already
             if self.control.regrouped is None:
                 self.control.tell(Shrink(left, without))
@@ -377,7 +397,7 @@ class Member:
         self._nics = LostNicsOf(self.rank, self._control.tell)
         if ties is None:
             listener = listening(self._control.host, 0) if self.rank and control is None else None
-            ties = Ties(membership, [*range(self.world)], (), self._control, listener, overseer)
+            ties = Ties(membership, [*range(self.world)], (), self._control, timeout_s, listener, overseer)
         self._ties: Ties | None = ties  # None: a later group has them
         back_s = timeout_s if return_s is None else return_s
         self._links = Links(transport, self._control, back_s, secret=membership.secret.encode())
@@ -598,7 +618,7 @@ class Member:
             if ties is None:
                 raise InputError("it has shrunk already", where="shrink", expected="a call of the one that came of it")
             known, blamed = ties.numbers, ties.blamed(self.failed)
-            steps = go_on(ties.first.rank, known, ties.hub if blamed != HUB else HUB, blamed)
+            steps = go_on(ties.first.rank, known, ties.hub, blamed)
             answer: object = None
             with contextlib.suppress(StopIteration):
                 while True:
@@ -609,7 +629,7 @@ class Member:
                         case OpenHub(numbers, without):
                             ties.open(numbers, without)
                         case CallHub(number, without):
-                            answer = ties.call(number, without, end, self.timeout_s)
+                            answer = ties.call(number, without, end)
                         case JoinGroup(numbers):
                             place = ties.regrouped(numbers)
                             self._ties = ties if place.world == 1 else None
@@ -685,6 +705,8 @@ class Member:
                     with contextlib.suppress(HubLostError):
                         self._answer(self.operation - error.behind)
                 self.failed = verdict(error, self._control, self._links, self.timeout_s)
+                if self.failed.cause == HUB_GONE and self._ties:
+                    self.failed = self._ties.told() or self.failed
                 self._links.close()
             raise self.failed from (None if error is self.failed else error)
         except BaseException as error:  # Ctrl-C in the middle of something leaves the others in it
