@@ -157,7 +157,13 @@ class Rank:
             if any(number not in shares for shares in self.board.values())
         }
         self.hub = self.world.hub_class(
-            numbers, self.say, come_by, owing=owing, begin=lambda _: self.board.clear(), without=without
+            numbers,
+            self.say,
+            come_by,
+            owing=owing,
+            begin=lambda _: self.board.clear(),
+            mine=self.number,
+            without=without,
         )
         for line in self.queue:
             self.let_in(line)
@@ -169,6 +175,9 @@ class Rank:
         if not hub:
             return
         hub.look(now)
+        if hub.over:
+            self.close_hub()
+            return
         if hub.failed:
             for number in sorted(hub.awaited):
                 rank = self.world.ranks[number]
@@ -356,7 +365,7 @@ class Rank:
         """As `Overseer.leave`."""
         if self.hub and not self.hub.failed and self.hub.staying:
             self.hub.fail(0, has_closed(0))
-        self.hub = None
+        self.hub, self.shut = None, True
         for line in self.lines.values():
             self.world.end(line, by=self)
 

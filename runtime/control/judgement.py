@@ -125,6 +125,7 @@ class Hub:
     owing : ranks that others wait for in an exchange
     begin : called with the numbers of a new group, before it hears of itself
     report : called with what ranks report, with None once all ranks are there, with the verdict
+    mine : the rank in whose process this is; it makes no group without it, but ends
     without : numbers of ranks that have failed; given to a hub that takes the place of one that is gone: all it does at
         first is to bring the others together
     """
@@ -140,9 +141,10 @@ class Hub:
         owing: Callable[[], set[int]] = set,
         begin: Callable[[Sequence[int]], None] = lambda numbers: None,
         report: Callable[[tuple[int, Json] | RunFailed | None], None] = lambda news: None,
+        mine: int = 0,
         without: Collection[int] | None = None,
     ) -> None:
-        self.say, self._come_by = say, come_by
+        self.say, self._come_by, self._mine, self._ended = say, come_by, mine, False
         self._obituary, self._absence, self._owing = obituary, absence, owing
         self._begins, self._report = begin, report
         self.present: set[int] = set()
@@ -178,7 +180,7 @@ class Hub:
     @property
     def over(self) -> bool:
         """Whether nobody is there any more who needs it."""
-        return not self.staying and not (self.awaited and (self.follows or not self.failed))
+        return self._ended or (not self.staying and not (self.awaited and (self.follows or not self.failed)))
 
     def dead(self, number: int, now: float) -> None:
         """After a verdict: the process of one of `awaited` does not live."""
@@ -193,7 +195,7 @@ class Hub:
     def take(self, number: int, message: FromRank | Joined | Gone, now: float) -> None:
         """What a rank has said, or what has become of its connection."""
         if isinstance(message, Gone):
-            if number in self.staying:
+            if number in self.staying and number != self._mine:
                 self.awaited.add(number)
             self.present.discard(number)
             self._wanting.pop(number, None)
@@ -320,9 +322,10 @@ class Hub:
         (A hub that was stopped for longer than the limit finds all gone.)
         """
         there = (self.staying | self.awaited) - self._out
+        self._ended = self._mine not in there
         going = sorted(self._wanting.keys() - self._out)
         few = len(self.awaited) >= len(going)
-        if (few or not there <= self._wanting.keys()) and now < min(self._wanting.values()):
+        if self._ended or ((few or not there <= self._wanting.keys()) and now < min(self._wanting.values())):
             return
         told = self.present | {*self.numbers}
         if few:

@@ -44,7 +44,7 @@ class Overseer:
     door : where it listens for ranks that others start; None: nowhere, all come by `attach`
     obituary : called with a rank that has hung up, says how it ended; None: nobody knows
     commands : it is a command's, which reads `news`, and says itself what has failed
-    numbers, without : as of `Hub`, of one that takes the place of another; None: all ranks, and it is the first
+    numbers, mine, without : as of `Hub`, of one that takes the place of another; None: all ranks, and it is the first
     lives : whether the process of one that is not connected is there, as far as can be told
     """
 
@@ -57,6 +57,7 @@ class Overseer:
         obituary: Callable[[int], str] = lambda rank: CUT,
         commands: bool = False,
         numbers: Collection[int] | None = None,
+        mine: int = 0,
         without: Collection[int] | None = None,
         lives: Callable[[int], bool] = lambda rank: True,
     ) -> None:
@@ -83,6 +84,7 @@ class Overseer:
             owing=self._board.owing,
             begin=self._board.begin,
             report=self._note,
+            mine=mine,
             without=without,
         )
         self._gone = threading.Event()
