@@ -76,15 +76,25 @@ def scene(seed: int, later: bool = False) -> tuple[dict[int, float], int]:
     return dict.fromkeys([first, *more], 0.0), world
 
 
-@pytest.mark.cases
-@pytest.mark.parametrize("later", [False, True], ids=["at once", "in turn"])
-@pytest.mark.parametrize("kind", range(6))
-def test_the_others_go_on(kind: int, later: bool, request: pytest.FixtureRequest) -> None:
-    """With --whole 240 in all."""
+def go_on(kind: int, later: bool, request: pytest.FixtureRequest) -> None:
     first = int(request.config.getoption("--hypothesis-seed")) // 6 * 6 + kind
     for seed in range(first, first + 6 * cases(20), 6):
         victims, world = scene(seed, later)
         assert survived(seed, victims, world) == [], f"seed {seed}: {victims} of {world}"
+
+
+@pytest.mark.cases
+@pytest.mark.parametrize("kind", range(6))
+def test_the_others_go_on(kind: int, request: pytest.FixtureRequest) -> None:
+    """With --whole 120 in all."""
+    go_on(kind, False, request)
+
+
+@pytest.mark.cases
+@pytest.mark.parametrize("kind", [0, *(pytest.param(kind, marks=pytest.mark.long) for kind in range(1, 6))])
+def test_the_others_go_on_where_a_second_one_dies_meanwhile(kind: int, request: pytest.FixtureRequest) -> None:
+    """While they make their group; with --whole 120 in all."""
+    go_on(kind, True, request)
 
 
 def test_who_is_not_there_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:

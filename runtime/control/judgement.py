@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
@@ -348,36 +347,30 @@ def has_closed(rank: int) -> str:
 
 
 class Missed(Enum):
-    """Why a call to a hub has come to nothing."""
+    """Why a call to a hub has come to nothing: nobody listens there, the connection has ended, no time is left."""
 
-    GONE = "nobody listens there"
-    LOST = "the connection has ended"
-    LATE = "there is no time left"
+    GONE, LOST, LATE = range(3)
 
 
-@dataclass(frozen=True)
-class ShutDoor:
+class ShutDoor(NamedTuple):
     """Do not listen any more: who comes here is to go elsewhere."""
 
 
-@dataclass(frozen=True)
-class OpenHub:
-    """Have the hub where this rank listens, for `numbers`. `without` : as of `Hub`"""
+class OpenHub(NamedTuple):
+    """Have the hub where this rank listens, for `numbers`; `without` : as of `Hub`."""
 
     numbers: list[int]
     without: list[int]
 
 
-@dataclass(frozen=True)
-class CallHub:
+class CallHub(NamedTuple):
     """Tell the hub of `number`, connected with now or before, that this rank goes on; sent `Regroup`, or `Missed`."""
 
     number: int
     without: list[int]
 
 
-@dataclass(frozen=True)
-class JoinGroup:
+class JoinGroup(NamedTuple):
     """Do what makes a group of `numbers`. Sent None, or whose failure has prevented that, as `failed` of `go_on`."""
 
     numbers: list[int]

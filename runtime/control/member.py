@@ -228,8 +228,8 @@ class Ties:
         host, port = self.listener.getsockname()[:2]
         door = Door(self.first.job, self.first.secret.encode(), host, port, self.listener)
         self.listener = None
-        how: dict[str, Any] = {"numbers": numbers, "mine": self.first.rank, "without": without, "lives": self.lives}
-        self.overseer = Overseer(self.first.world, door, math.inf, **how).start()
+        how: dict[str, Any] = {"lives": self.lives, "mine": self.first.rank, "without": without}
+        self.overseer = Overseer(self.first.world, door, math.inf, numbers=numbers, **how).start()
 
     def lives(self, number: int) -> bool:
         """Whether its process listens; a machine that says nothing may be slow, for as long as any may."""

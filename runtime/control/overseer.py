@@ -8,7 +8,7 @@ import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
 
@@ -44,8 +44,8 @@ class Overseer:
     door : where it listens for ranks that others start; None: nowhere, all come by `attach`
     obituary : called with a rank that has hung up, says how it ended; None: nobody knows
     commands : it is a command's, which reads `news`, and says itself what has failed
-    numbers, mine, without : as of `Hub`, of one that takes the place of another; None: all ranks, and it is the first
     lives : whether the process of one that is not connected is there, as far as can be told
+    numbers, follows : of a hub that takes the place of another one: its group, and more as of `Hub`; None: all ranks
     """
 
     def __init__(
@@ -56,13 +56,12 @@ class Overseer:
         *,
         obituary: Callable[[int], str] = lambda rank: CUT,
         commands: bool = False,
-        numbers: Collection[int] | None = None,
-        mine: int = 0,
-        without: Collection[int] | None = None,
         lives: Callable[[int], bool] = lambda rank: True,
+        numbers: Sequence[int] | None = None,
+        **follows: Any,
     ) -> None:
         try:
-            self._board = Router(ranks, door, None if without is None else ())
+            self._board = Router(ranks, door, () if follows else None)
         except OSError as error:
             where = f"{door.host}:{door.port}" if door else "a pair of sockets"
             raise TransportError(f"cannot listen for ranks at {where}: {error}") from error
@@ -76,16 +75,15 @@ class Overseer:
         self.lives = lives
         self._failed_at = 0.0
         self.hub = Hub(
-            sorted(self._ranks if numbers is None else numbers),
+            numbers or self._ranks,
             self._board.send,
-            math.inf if without is not None else time.monotonic() + within_s,
+            time.monotonic() + within_s,
             obituary=obituary,
             absence=self._absence,
             owing=self._board.owing,
             begin=self._board.begin,
             report=self._note,
-            mine=mine,
-            without=without,
+            **follows,
         )
         self._gone = threading.Event()
         self._thread = threading.Thread(target=self._oversee, name="optcc overseer", daemon=True)
