@@ -370,7 +370,7 @@ class Rank:
             self.world.end(line, by=self)
 
     def shrink(self, failed: Told) -> Wait:
-        end = self.world.now + LIMIT_S
+        end = self.world.now + self.world.limit_s
         steps = self.world.way(self.number, self.group, self.at if failed.number != HUB else HUB, failed.number)
         answer: Any = None
         while True:
@@ -452,9 +452,11 @@ class Rank:
 
 
 class World:
-    """A job of a seed. hub_class, way : `judgement.Hub` and `judgement.go_on`, or what tests have in their place"""
+    """A job of a seed. hub_class, way, limit_s : `judgement.Hub`, `judgement.go_on` and how long a rank takes for that,
+    or what tests have in their place"""
 
-    def __init__(self, seed: int, hub_class: type[Hub] = Hub, way: Any = None) -> None:
+    def __init__(self, seed: int, hub_class: type[Hub] = Hub, way: Any = None, limit_s: float = LIMIT_S) -> None:
+        self.limit_s = limit_s
         self.draw, self.now, self.over = random.Random(seed), 0.0, False
         self.hub_class, self.way = hub_class, way or judgement.go_on
         self.size = self.draw.choice((2, 3, 4, 5))
@@ -621,7 +623,7 @@ class World:
                 self.wrong.append(f"ranks {[r.number for r in self.ranks if r.alive and not r.end]} are stuck")
                 break
         self.check()
-        return self.wrong
+        return list(dict.fromkeys(self.wrong))
 
     def check(self) -> None:
         for group, said in self.verdicts.items():

@@ -250,11 +250,10 @@ class Hub:
 
     def look(self, now: float) -> None:
         """What is due although nobody says anything."""
-        if self.awaited and now > self._come_by and not self.failed:
-            first = self.numbers.index(min(self.awaited))
-            self._detector.heard(first, Broken(f"not there: {self._absence(self.awaited)}"), now)
-            self.awaited = set()
         found = None if self.failed else self._detector.verdict(now) or self._differing() or self._latest(now)
+        if not self.failed and not found and self.awaited and now > self._come_by:
+            found = self.numbers.index(min(self.awaited)), f"not there: {self._absence(self.awaited)}"
+            self.awaited = set()
         if found:
             self.fail(*found)
         if self.failed and self._wanting:
