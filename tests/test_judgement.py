@@ -138,7 +138,7 @@ MUTANTS: dict[str, tuple[dict[str, Any], str, int]] = {
     "a group of its own": ({"way": own_group}, "two groups at work", 0),
     "gives up": ({"way": gives_up}, "left behind", 0),
     "does not begin again": ({"way": does_not_begin_again}, "", 0),
-    "has twice the time": ({"limit_s": 2 * LIMIT_S}, "in shrink", 0),
+    "has twice the time": ({"limit_s": 2 * LIMIT_S}, "in shrink", 600),
 }
 """What is mutated, what that does, and a seed near one that shows it."""
 
