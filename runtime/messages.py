@@ -93,10 +93,11 @@ class Halt:
 
 @dataclass(frozen=True)
 class Regroup:
-    """To ranks that are left after a verdict: those that go on, by their old numbers, and the port of their new hub."""
+    """After a verdict: who goes on, by their numbers in the first group, before any was lost; the next message is the
+    first one of the new group. Nobody: they were too few, for `missing` live."""
 
-    ranks: list[int]
-    port: int
+    numbers: list[int]
+    missing: list[int]
 
 
 @dataclass(frozen=True)
@@ -209,12 +210,28 @@ class HasCalled:
 
 @dataclass(frozen=True)
 class Shrink:
-    """After the verdict: this rank goes on with those that are left, which may take so many seconds to say so, too."""
+    """After the verdict: this rank goes on with those that are left, which may take so many seconds to say so, too.
+
+    without : who has failed, by their numbers in the first group, by what this rank was told
+    """
 
     within_s: float
+    without: list[int]
 
 
 Judged = Halted | LostNics | Late | HasCalled | Shrink
+
+
+@dataclass(frozen=True)
+class Joined:
+    """Said of a rank, not by it: it has been let in."""
+
+
+@dataclass(frozen=True)
+class Gone:
+    """Said of a rank, not by it: its connection has ended, or nothing that comes over it is believed any more."""
+
+
 FromRank = Judged | Here | Saw | RankJournal | Report | Left | Broken | Share | AskTime
 
 # --- inside reports -------------------------------------------------------------------------------------------------

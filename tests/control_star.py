@@ -31,7 +31,7 @@ def opened(ranks: int, door: Door | None = DOOR, within_s: float = 300.0, **how:
     try:
         yield hub
     finally:
-        hub._awaited, hub._present = set(), set()
+        hub.hub.awaited, hub.hub.present = set(), set()
         hub.leave()
 
 

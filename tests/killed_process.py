@@ -1,10 +1,12 @@
 """A rank of a communicator as a process of its own, for tests that kill some: rank, world, port.
 
-The rank calls until others fail, and goes on with those that are left. It prints as JSON the verdicts that it was told,
-and of the last group the size, a bit for each rank, and how many results were wrong.
+The rank calls until others fail, and goes on with those that are left, until the test says so: a line on the standard
+input, to every rank. It prints as JSON the verdicts that it was told, and of the last group the size, a bit for each
+rank, and how many results were wrong.
 """
 
 import json
+import select
 import sys
 
 import numpy as np
@@ -13,20 +15,20 @@ import optcc
 
 rank, world, port = map(int, sys.argv[1:])
 SIZES = (10, 1 << 18, 1000)
-DONE = 200
-"""Calls that a group makes before it is the last one."""
 
 comm = optcc.Communicator(rendezvous=f"127.0.0.1:{port}", rank=rank, world=world, timeout_s=60.0)
 comm.barrier()
 print(json.dumps("ready"), flush=True)
 told: list[str] = []
 wrong, calls = 0, 0
-everybody = world
-while not (comm.world < everybody and calls == DONE):
+while True:
     try:
         ones = comm.all_reduce(np.ones(SIZES[calls % len(SIZES)], np.float32))
         wrong += int((ones != comm.world).sum())
         calls += 1
+        over = bool(select.select([sys.stdin], [], [], 0)[0])
+        if comm.all_reduce(np.array([over], np.int32), op="max")[0]:
+            break
     except optcc.RankFailedError as error:
         told.append(str(error))
         left = comm.shrink()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -17,7 +18,7 @@ from optcc.errors import InputError
 from optcc.runtime.errors import RankFailedError
 from optcc.runtime.messages import Note, Renew
 from tests.communicators import Ranks
-from tests.control_star import eventually
+from tests.control_star import eventually, together
 from tests.free_port import free_port
 from tests.test_architecture import ROOT
 
@@ -221,12 +222,12 @@ def test_whose_call_decides_between_two_others_is_awaited(comes: bool) -> None:
     """Rank 2 comes late: its call says that rank 0 is the odd one. It comes too late: the two calls are told."""
     with Ranks(3, timeout_s=300 if comes else 4) as ranks:
         ranks.good(lambda comm: comm.barrier())
-        hub, over = ranks.comms[0]._member.overseer, threading.Event()
+        hub, over = ranks.comms[0]._member._ties.overseer.hub, threading.Event()
         assert hub
 
         def call(comm: optcc.Communicator) -> None:
             if comm.rank == 2:
-                assert eventually(lambda: bool(hub._differ), 60)
+                assert eventually(lambda: bool(hub.differ), 60)
                 over.wait(0.5 if comes else 60)
             try:
                 comm.barrier() if comm.rank == 0 else comm.all_reduce(np.zeros(10))
@@ -312,6 +313,20 @@ def test_split() -> None:
 def test_a_fault_run_that_cannot_be_is_refused(kind: str, nic: str) -> None:
     with optcc.Communicator() as comm, pytest.raises(InputError, match="no such fault"):
         comm.strike(kind, nic)
+
+
+def test_one_whose_control_connection_is_cut_hears_what_the_hub_says() -> None:
+    """Not that the hub is gone, for it lives; and who has gone on."""
+    with Ranks(3) as ranks:
+        ranks.good(lambda comm: comm.barrier())
+        with ranks.comms[1]._member._control._socket() as sock:
+            sock.shutdown(socket.SHUT_RDWR)
+        error = failed(ranks.each(lambda comm: [comm.barrier() for _ in range(1000)]))
+        assert str(error) == "rank 1 failed: its process has ended, or its connection was cut"
+        left = ranks.each(lambda comm: comm.shrink())
+        assert [left[0].world, left[2].world] == [2, 2]
+        assert str(left[1]).startswith("shrink: rank 1 is not among those that go on: ranks 0, 2 have gone on")
+        together(left[0].close, left[2].close)
 
 
 def test_nobody_to_shrink() -> None:

@@ -72,7 +72,7 @@ def test_a_large_parcel_arrives_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_parcel_that_is_not_what_was_announced_is_refused() -> None:
     with star(1) as (hub, (control,)):
-        hub._send([0], Payload(2))
+        hub._board.send([0], Payload(2))
         hub._board._call(lambda: hub._board._write(0, PIECE + b"abc"))
         with pytest.raises(HubLostError, match="is not what it has announced"):
             parcel(control)
@@ -81,9 +81,9 @@ def test_a_parcel_that_is_not_what_was_announced_is_refused() -> None:
 def test_what_comes_during_an_exchange_is_kept_in_order() -> None:
     with star(2) as (hub, members):
         for after in (1, 2):
-            hub._send([0], Halt())
-            hub._send([0], Renew(after, []))
-        hub._send([0], Halt())
+            hub._board.send([0], Halt())
+            hub._board.send([0], Renew(after, []))
+        hub._board.send([0], Halt())
         first = together(lambda: members[0].exchange("a"), lambda: members[1].exchange("b"))
         assert first == [["a", "b"]] * 2
         assert [renewal.after for renewal in members[0].renewals] == [1, 2]
@@ -184,7 +184,7 @@ def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.
     with star(1) as (hub, (control,)):
         with pytest.raises(TransportError, match="bytes in one message, at most 1000 can be sent"):
             control.exchange("x" * 1000)
-        hub._send([0], Renew(1, ["x" * 1000]))
+        hub._board.send([0], Renew(1, ["x" * 1000]))
         with pytest.raises(HubLostError, match="bad message length"):
             parcel(control)
     monkeypatch.setattr(control_module, "FRAME_LIMIT", messages.FRAME_LIMIT)

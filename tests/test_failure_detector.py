@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
+from optcc.runtime.control.judgement import GRACE_S, Accusation, FailureDetector, most_accused
 from optcc.runtime.control.member import _listen
-from optcc.runtime.control.overseer import GRACE_S, Accusation, FailureDetector, most_accused
 from optcc.runtime.errors import FlowSeveredError, RankFailedError, TransportError
 from optcc.runtime.messages import Broken
 

@@ -34,8 +34,9 @@ from optcc.communicator.prepared import Prepared, speaker
 from optcc.errors import InputError, OptccError
 from optcc.runtime.control.connecting import TIMEOUT_S
 from optcc.runtime.control.fault_injection import demand_strike
+from optcc.runtime.control.judgement import GRACE_S
 from optcc.runtime.control.limits import available_bytes
-from optcc.runtime.control.member import JOIN_S, Member
+from optcc.runtime.control.member import JOIN_S, Member, Ties
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.router import Door
@@ -110,7 +111,7 @@ def as_arguments() -> Iterator[None]:
         raise type(error)(error.what, where=where, expected=error.expected, got=error.got, hint=hint) from error
 
 
-# Who is in a communicator that comes of another one: a part of its ranks, those that are left, or new ones besides.
+# Who is in a communicator that comes of another one: a part of its ranks, or new ones besides.
 #
 # Each function says this rank's place there, and the hub where this process has it.
 
@@ -130,12 +131,6 @@ class Regrouped(NamedTuple):
     place: Membership
     overseer: Overseer | None
     ranks: list[int]
-
-
-def left_of(member: Member) -> Regrouped:
-    """After a failure: all ranks that are left. InputError as `Member.regroup`."""
-    place, ranks = member.regroup()
-    return Regrouped(place, member.overseer.heir if member.overseer else None, ranks)
 
 
 def part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
@@ -348,10 +343,11 @@ class Communicator:
         within_s: float | None = None,
         dead: Sequence[str] = (),
         lent: Arena | None = None,
+        ties: Ties | None = None,
     ) -> Communicator:
         comm = object.__new__(cls)
         comm._options = options
-        comm._join(membership, overseer, cluster, within_s, dead, lent)
+        comm._join(membership, overseer, cluster, within_s, dead, lent, ties)
         return comm
 
     def _join(
@@ -362,10 +358,11 @@ class Communicator:
         within_s: float | None = None,
         dead: Sequence[str] = (),
         lent: Arena | None = None,
+        ties: Ties | None = None,
     ) -> None:
         """within_s : for all ranks to come, None: as for those that are started at the same time
 
-        dead : NICs of this rank that are known not to work; lent : see `Member`
+        dead : NICs of this rank that are known not to work; lent, ties : see `Member`
         """
         options, self._given, self._process = self._options, cluster is not None, os.getpid()
         within_s = max(JOIN_S, options.timeout_s) if within_s is None else within_s
@@ -387,13 +384,15 @@ class Communicator:
             overseer=overseer,
             on_renew=self._renew,
             on_notes=self._events.note,
+            ties=ties,
             lent=lent,
         )
         self._arena = self._member.lent
         try:
             say = speaker(os.environ, self.rank, self.world)
             given = None if cluster is None else read_cluster(cluster, self.world)
-            self._member.meet(within_s)
+            if not ties:
+                self._member.meet(within_s)
             self.cluster = agreed(
                 given,
                 self.world,
@@ -406,6 +405,8 @@ class Communicator:
             self._prepared = Prepared(self._member, self.cluster, options.costs, say, tune)
             self._collectives = Together(self._member, self._prepared, self._events.note)
         except BaseException as error:
+            if ties and isinstance(error, RankFailedError):
+                self._member.hand_on()  # those that are left begin again
             self._member.close(f"{type(error).__name__}: {error}")
             raise
 
@@ -534,13 +535,19 @@ class Communicator:
         """After RankFailedError: a communicator of the ranks that are left, in their order; all of them call this.
 
         Close this one afterwards. Where rank 0's process has ended, which had the control channel, the lowest rank that
-        is left has it from then on. Raises InputError where there is no such group: no rank has failed, or this one
-        has, or a rank that lives does not call this within `timeout_s`.
+        is left has it from then on. Who dies while the group is made is left out. Raises InputError where there is no
+        such group: no rank has failed, or this one has, or a rank that lives does not call this within `timeout_s`.
         """
         self._demand_open()
         if self.world == 1:
             raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
-        return self._sub(left_of(self._member))
+        made: list[Communicator] = []
+
+        def join(place: Membership, ranks: list[int], ties: Ties, end: float) -> None:
+            made.append(self._sub(Regrouped(place, None, ranks), ties, max(GRACE_S, end - time.monotonic())))
+
+        self._member.shrink(join)
+        return made[0]
 
     def grow(
         self,
@@ -665,12 +672,12 @@ class Communicator:
         assert made
         return made
 
-    def _sub(self, group: Regrouped) -> Communicator:
-        """A communicator of some of these ranks."""
+    def _sub(self, group: Regrouped, ties: Ties | None = None, within_s: float | None = None) -> Communicator:
+        """A communicator of some of these ranks. ties, within_s : as of `_join`"""
         if group.place.world == 1:
             return self._with(self._options, group.place, None, None)
         cluster = part_of(self._prepared.cluster, group.ranks)
-        timeout_s = self._options.timeout_s  # for all that live, as in any call
-        made = self._with(self._options, group.place, group.overseer, cluster, timeout_s, lent=self._arena)
+        within_s = within_s or self._options.timeout_s  # for all that live, as in any call
+        made = self._with(self._options, group.place, group.overseer, cluster, within_s, lent=self._arena, ties=ties)
         made._given = self._given
         return made

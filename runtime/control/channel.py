@@ -215,6 +215,12 @@ class Control:
         control.tell(Here())
         return control
 
+    def heir(self, rank: int, world: int) -> Control:
+        """Of a new group's rank, over the same connection."""
+        heir = Control(self._connection, rank, world, self._ours, self._theirs)
+        heir._sending = self._sending
+        return heir
+
     def __enter__(self) -> Control:
         return self
 
@@ -237,8 +243,11 @@ class Control:
         return socket.socket(fileno=os.dup(self.fileno()))
 
     def check(self) -> None:
-        """Take in what has come meanwhile, without waiting: messages are handed on, all else is kept."""
-        while select.select([self._connection], [], [], 0)[0]:
+        """Take in what has come meanwhile, without waiting: messages are handed on, all else is kept.
+
+        What comes behind Regroup is for the new group's `heir`.
+        """
+        while self.regrouped is None and select.select([self._connection], [], [], 0)[0]:
             self._take()
 
     def tell(self, message: FromRank) -> None:

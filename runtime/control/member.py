@@ -16,15 +16,16 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
 from optcc.runtime.control.channel import Clock, Control
-from optcc.runtime.control.connecting import TIMEOUT_S, HubLostError
+from optcc.runtime.control.connecting import RETRY_S, SILENCE_S, TAMPERED, TIMEOUT_S, HubLostError, RefusedError
+from optcc.runtime.control.judgement import GRACE_S, HUB, CallHub, JoinGroup, Missed, OpenHub, ShutDoor, go_on
 from optcc.runtime.control.links import Links, Operation
-from optcc.runtime.control.overseer import GRACE_S, Overseer
+from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.router import Door, listening
 from optcc.runtime.control.transports import arena_for
@@ -47,7 +48,7 @@ from optcc.runtime.messages import (
     Left,
     LostNics,
     Note,
-    RunFailed,
+    Regroup,
     Shrink,
     Strike,
 )
@@ -175,38 +176,142 @@ def _accuse(error: Exception, control: Control) -> None:
     control.tell(Broken(cause or f"{type(error).__name__}: {error}", blames))
 
 
-def regroup(
-    control: Control, old: Membership, host: str, look: Callable[[float], None], within_s: float
-) -> tuple[Membership, list[int]]:
-    """After a rank has failed: this rank's place among those that go on, and their old numbers. All call this.
+@dataclass
+class Ties:
+    """What a group has of the one that it comes of, and the next one of it: a rank's place in the control plane.
 
-    host : where the hub of `control` is
-    look : one wait up to a time of the monotonic clock, and what has come by then
-    within_s : for all that live to say so, from when the first has
-    Raises InputError where this rank is not among them, HubLostError where the hub's process has ended.
+    first : its place in the first group, before any was lost; `first.rank` is its number
+    numbers : those of the group, by rank
+    doors : by number, where a rank listens, and has the hub when those before it are gone
+    listener : this rank's, until a hub has it; None: the first hub, or whoever has failed
+    limit_s : as `timeout_s`
+    overseer : where the hub is in this process; hub : its number, or HUB: the connection with it has ended
     """
-    hint = "Start the job again."
-    try:
-        look(time.monotonic())  # the others may have gone on already
-        if control.regrouped is None:
-            control.tell(Shrink(within_s))
-        end = time.monotonic() + within_s + GRACE_S
-        while control.regrouped is None and time.monotonic() < end:
-            look(end)
-    except HubLostError:
-        if control.regrouped is None:
-            raise
-    regrouped = control.regrouped
-    if regrouped is None:
-        what = f"the hub at {host} has not brought the others together within {within_s:.3g} s"
-        raise InputError(what, where="shrink", hint=hint)
-    ranks = regrouped.ranks
-    if old.rank not in ranks:
-        gone_on = f"ranks {', '.join(map(str, ranks))} have gone on without it"
-        hint = "Start the job again, or have them call grow and come in as a new rank."
-        raise InputError(f"rank {old.rank} is not among those that go on: {gone_on}", where="shrink", hint=hint)
-    address = (host, regrouped.port)
-    return Membership(ranks.index(old.rank), len(ranks), address, f"{old.job}'", old.secret), ranks
+
+    first: Membership
+    numbers: list[int]
+    doors: Sequence[Json]
+    control: Control
+    limit_s: float
+    listener: socket.socket | None = None
+    overseer: Overseer | None = None
+    hub: int = 0
+    _silent: dict[int, float] = field(default_factory=dict)  # by number, since when its machine has said nothing
+
+    def shut(self) -> None:
+        """Nobody is to come here any more."""
+        if self.listener:
+            self.listener.close()
+        self.listener = None
+
+    def hang_up(self) -> None:
+        """Say no more."""
+        self.control.hang_up()
+        self.control.__exit__()
+        self.shut()
+
+    def leave(self) -> None:
+        """After that."""
+        if self.overseer:
+            self.overseer.leave()
+
+    def blamed(self, error: RankFailedError) -> int:
+        """Who has failed, as of `go_on`."""
+        return HUB if error.cause == HUB_GONE else self.numbers[error.rank]
+
+    # --- what `go_on` has done ---------------------------------------------------------------------------------------
+
+    def open(self, numbers: list[int], without: list[int]) -> None:
+        """The hub, in this process."""
+        if not self.listener:
+            return  # it was here, and has ended
+        host, port = self.listener.getsockname()[:2]
+        door = Door(self.first.job, self.first.secret.encode(), host, port, self.listener)
+        self.listener = None
+        how: dict[str, Any] = {"lives": self.lives, "mine": self.first.rank, "without": without}
+        self.overseer = Overseer(self.first.world, door, math.inf, numbers=numbers, **how).start()
+
+    def lives(self, number: int) -> bool:
+        """Whether its process listens; a machine that says nothing may be slow, for as long as any may."""
+        try:
+            socket.create_connection(tuple(self.doors[number]), GRACE_S).close()
+        except TimeoutError:
+            return time.monotonic() < self._silent.setdefault(number, time.monotonic()) + SILENCE_S
+        except OSError:
+            return False
+        self._silent.pop(number, None)
+        return True
+
+    def _connect(self, hub: int, within_s: float) -> None:
+        control = Control.once(
+            tuple(self.doors[hub]),
+            within_s,
+            job=self.first.job,
+            secret=self.first.secret.encode(),
+            rank=self.first.rank,
+            world=self.first.world,
+            limit_s=self.limit_s,
+        )
+        self.control.__exit__()
+        self.control, self.hub = control, hub
+
+    def told(self) -> RankFailedError | None:
+        """What the hub says, if it lives, of this rank, whose connection with it has ended."""
+        end, hub = time.monotonic() + self.limit_s, self.hub
+        self.hub = HUB
+        while self.doors and time.monotonic() < end:
+            try:
+                if self.hub != hub:
+                    self._connect(hub, self.limit_s)
+                select.select([self.control], [], [], max(0.0, end - time.monotonic()))
+                self.control.check()
+            except RankFailedError as said:
+                return said
+            except RefusedError:  # it has not noticed yet
+                time.sleep(RETRY_S)
+            except (OSError, EOFError, HubLostError):
+                break
+        return None
+
+    def call(self, hub: int, without: list[int], end: float) -> Regroup | Missed:
+        """Of the hub of that number, which is to answer by `end`."""
+        left = max(GRACE_S, end - time.monotonic())
+        try:
+            if self.hub != hub:
+                self._connect(hub, left)
+            self._heard(time.monotonic())  # the others may have gone on already
+            if self.control.regrouped is None:
+                self.control.tell(Shrink(left, without))
+                self._heard(end + GRACE_S)
+            said, self.control.regrouped = self.control.regrouped, None
+            return said or Missed.LATE
+        except BlockingIOError:
+            return Missed.LATE
+        except (EOFError, ConnectionResetError, BrokenPipeError, RefusedError, HubLostError):
+            self.hub = HUB
+            time.sleep(RETRY_S / 10)  # the hub may not have noticed yet that the last connection has ended
+            return Missed.LOST if time.monotonic() < end else Missed.LATE
+        except OSError:
+            return Missed.GONE
+
+    def _heard(self, until: float) -> None:
+        """Hear of the next group, until then; the verdict is known."""
+        while self.control.regrouped is None:
+            came = select.select([self.control], [], [], max(0.0, until - time.monotonic()))[0]
+            if not came:
+                return
+            try:
+                self.control.check()
+            except RankFailedError as known:
+                if known.cause == TAMPERED:
+                    raise
+
+    def regrouped(self, numbers: list[int]) -> Membership:
+        """This rank's place among these, which are the group from now on."""
+        rank = numbers.index(self.first.rank)
+        self.control, self.numbers = self.control.heir(rank, len(numbers)), numbers
+        job = f"{self.first.job}, ranks {', '.join(map(str, numbers))}"
+        return Membership(rank, len(numbers), tuple(self.doors[self.hub]), job, self.first.secret)
 
 
 JOIN_S = 120.0
@@ -235,6 +340,7 @@ class Member:
     return_s : for a NIC to be back, where this rank has none left; None: as for an operation
     overseer : where this process has the ranks' hub: that of a job with rank 0
     control : a connection to the hub that there is already; None: one is made, as `membership` says
+    ties : of the group that this one comes of by shrinking, in place of both; they are its own from now on
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank; None:
         plans stay, whatever dies
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
@@ -252,11 +358,12 @@ class Member:
         on_notes: Callable[[list[Note]], None] = lambda notes: None,
         overseer: Overseer | None = None,
         control: Control | None = None,
+        ties: Ties | None = None,
         lent: Arena | None = None,
     ) -> None:
         self.rank, self.world, self.timeout_s = membership.rank, membership.world, timeout_s
         self.membership = membership
-        self._on_renew, self._on_notes, self.overseer = on_renew, on_notes, overseer
+        self._on_renew, self._on_notes = on_renew, on_notes
         self._lock = threading.RLock()
         self.operation = 0
         self._called: dict[int, str] = {}  # the last CALLS operations, in words
@@ -266,7 +373,7 @@ class Member:
         self.lent: Arena | None = None
         try:
             self.lent = lent.share() if lent else arena_for(transport)
-            self._control = control or Control.join(
+            self._control = (ties.control if ties else control) or Control.join(
                 membership.address,
                 job=membership.job,
                 secret=membership.secret.encode(),
@@ -278,16 +385,20 @@ class Member:
         except BaseException:
             if self.lent:
                 self.lent.close()
-            if self.overseer:
-                self.overseer.leave()
+            if ties:
+                ties.hang_up()
+                ties.leave()
+            elif overseer:
+                overseer.leave()
             raise
         self._control.operation = lambda: self.operation
         self._control.on_ask = self._answer
         self._control.patience_s = timeout_s
         self._nics = LostNicsOf(self.rank, self._control.tell)
-        self._will = listening(self._control.host, 0) if self.rank and control is None else None
-        """Where the others find this rank's hub, should rank 0's process, which has it now, end."""
-        self._heirs: Sequence[Json] = ()  # by rank, that place; None: it has none
+        if ties is None:
+            listener = listening(self._control.host, 0) if self.rank and control is None else None
+            ties = Ties(membership, [*range(self.world)], (), self._control, timeout_s, listener, overseer)
+        self._ties: Ties | None = ties  # None: a later group has them
         back_s = timeout_s if return_s is None else return_s
         self._links = Links(transport, self._control, back_s, secret=membership.secret.encode())
         self._stop = threading.Event()
@@ -354,7 +465,12 @@ class Member:
 
         within_s : as of `exchange`
         """
-        self._heirs = self.exchange(list(self._will.getsockname()[:2]) if self._will else None, within_s)
+        ties = self._ties
+        assert ties
+        ties.doors = self.exchange([*ties.listener.getsockname()[:2]] if ties.listener else None, within_s)
+        ties.doors[0] = self.membership.address
+        if ties.overseer:
+            ties.overseer.lives = ties.lives
 
     @property
     def layout(self) -> Layout:
@@ -469,86 +585,58 @@ class Member:
                     if self._links.up:
                         self._part()
             self._stop.set()
+            ties = self._ties
             with contextlib.suppress(HubLostError, RankFailedError):
                 if self.failed is None:
                     self._control.tell(Broken(f"left: {cause}") if cause else Left())
-                self._control.hang_up()
-            self._control.__exit__()
+            if ties:
+                ties.hang_up()
             self._links.close()
             if self.lent:
                 self.lent.close()
-            if self._will:
-                self._will.close()
         if self._thread is not threading.current_thread():
             self._thread.join()
-        if self.overseer:
-            self.overseer.leave()
+        if ties:
+            ties.leave()
 
-    def regroup(self) -> tuple[Membership, list[int]]:
-        """The membership of those that go on after a failure, and which ranks they were.
+    def hand_on(self) -> None:
+        """Another group has this one's ties."""
+        self._ties = None
 
-        InputError when no rank has failed.
+    def shrink(self, join: Callable[[Membership, list[int], Ties, float], None]) -> None:
+        """After a failure: `join` a group of those that go on; again, if somebody fails meanwhile.
+
+        join : called with this rank's place in it, which ranks of this group they are, the ties that are its own from
+            then on, and until when it may take, by the monotonic clock
+
+        Raises InputError as `go_on`, and where no rank has failed.
         """
         with self._lock:
             if self.failed is None:
                 raise InputError("no rank has failed", where="shrink", expected="a call after RankFailedError")
-            try:
-                host = self.membership.address[0]
-                return regroup(self._control, self.membership, host, self._look, self.timeout_s)
-            except HubLostError as lost:
-                return self._succeed(lost)
-
-    def _succeed(self, lost: HubLostError) -> tuple[Membership, list[int]]:
-        """Rank 0's process is gone: the lowest rank that lives has the hub that brings the others together.
-
-        A rank whose process is gone is passed over at once, for nobody listens there. One that lives is waited for.
-        """
-        end, hint = time.monotonic() + self.timeout_s, "Start the job again."
-        for rank, place in enumerate(self._heirs):
-            if place is None:
-                continue
-            host, port = place
-            old = replace(self.membership, job=f"{self.membership.job}, after rank {rank - 1}")
-            secret, left = old.secret.encode(), max(GRACE_S, end - time.monotonic())
-            if rank == self.rank:
-                assert self._will
-                door = Door(old.job, secret, host, port, self._will)
-                after = RunFailed(rank - 1, HUB_GONE)
-                self.overseer = Overseer(old.world, door, math.inf, after=after, lives=self._lives).start()
-                self._will = None
-            try:
-                control = Control.once(
-                    (host, port),
-                    left,
-                    job=old.job,
-                    secret=secret,
-                    rank=old.rank,
-                    world=old.world,
-                    limit_s=self.timeout_s,
-                )
-                self._control.__exit__()
-                self._control = control
-                return regroup(control, old, host, self._look, left)
-            except (BlockingIOError, TimeoutError) as late:
-                what = f"rank 0's process is gone, and rank {rank} has not called it within {self.timeout_s:.3g} s"
-                raise InputError(what, where="shrink", hint=hint) from late
-            except (HubLostError, OSError, EOFError):
-                continue
-        what = "rank 0's process is gone before the ranks have met, so nobody can bring the others together"
-        raise InputError(what, where="shrink", hint=hint) from lost
-
-    def _lives(self, rank: int) -> bool:
-        """Whether its process listens where it would have the hub; a machine that says nothing may be slow."""
-        place = self._heirs[rank]
-        if place is None:
-            return False
-        try:
-            socket.create_connection(tuple(place), GRACE_S).close()
-        except TimeoutError:
-            return True
-        except OSError:
-            return False
-        return True
+            ties, end = self._ties, time.monotonic() + self.timeout_s
+            if ties is None:
+                raise InputError("it has shrunk already", where="shrink", expected="a call of the one that came of it")
+            known, blamed = ties.numbers, ties.blamed(self.failed)
+            steps = go_on(ties.first.rank, known, ties.hub, blamed)
+            answer: object = None
+            with contextlib.suppress(StopIteration):
+                while True:
+                    step, answer = steps.send(answer), None
+                    match step:
+                        case ShutDoor():
+                            ties.shut()
+                        case OpenHub(numbers, without):
+                            ties.open(numbers, without)
+                        case CallHub(number, without):
+                            answer = ties.call(number, without, end)
+                        case JoinGroup(numbers):
+                            place = ties.regrouped(numbers)
+                            self._ties = ties if place.world == 1 else None
+                            try:
+                                join(place, [known.index(number) for number in numbers], ties, end)
+                            except RankFailedError as error:
+                                self._ties, answer = ties, ties.blamed(error)
 
     @property
     def host(self) -> str:
@@ -617,6 +705,8 @@ class Member:
                     with contextlib.suppress(HubLostError):
                         self._answer(self.operation - error.behind)
                 self.failed = verdict(error, self._control, self._links, self.timeout_s)
+                if self.failed.cause == HUB_GONE and self._ties:
+                    self.failed = self._ties.told() or self.failed
                 self._links.close()
             raise self.failed from (None if error is self.failed else error)
         except BaseException as error:  # Ctrl-C in the middle of something leaves the others in it

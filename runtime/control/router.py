@@ -13,7 +13,7 @@ import socket
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Container, Coroutine, Iterable, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from queue import SimpleQueue
@@ -51,6 +51,8 @@ from optcc.runtime.messages import (
     AskTime,
     Broken,
     FromRank,
+    Gone,
+    Joined,
     Payload,
     Share,
     SharedValues,
@@ -233,14 +235,6 @@ def listening(host: str, port: int) -> socket.socket:
     return made
 
 
-class Joined:
-    """In the inbox: the rank has been let in."""
-
-
-class Gone:
-    """In the inbox: the rank's connection has ended, or nothing that comes over it is believed any more."""
-
-
 Heard = tuple[int, FromRank | Joined | Gone]
 
 
@@ -262,12 +256,15 @@ class Router:
 
     Ranks come through `door`, where there is one, or are connected by `attach`. A context manager; leaves no thread,
     socket or task. Port 0 of the door: any that is free, see `address`.
+
+    group : who exchanges values, in their order; None: all
     """
 
-    def __init__(self, ranks: int, door: Door | None) -> None:
+    def __init__(self, ranks: int, door: Door | None, group: Sequence[int] | None = None) -> None:
         self.inbox: SimpleQueue[Heard] = SimpleQueue()
         self.address: Address | None = None
         self._ranks, self._door = ranks, door
+        self._group = [*(range(ranks) if group is None else group)]
         self._lines: dict[int, _Line] = {}
         self._shares: dict[int, dict[int, Json]] = defaultdict(dict)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -320,6 +317,15 @@ class Router:
                 self._write(rank, data)
 
         self._call(write)
+
+    def begin(self, group: Sequence[int]) -> None:
+        """From the next message on these exchange values, in this order, and from their first one on."""
+
+        def begin() -> None:
+            self._group = [*group]
+            self._shares.clear()
+
+        self._call(begin)
 
     def ship(self, ranks: Iterable[int], data: bytes) -> None:
         """Send a payload, to each rank as fast as it takes it."""
@@ -397,16 +403,18 @@ class Router:
     def _heard(self, rank: int, message: FromRank) -> None:
         match message:
             case Share(turn, value):
+                if rank not in self._group:
+                    return  # it was left behind
                 shares = self._shares[turn]
                 if rank in shares:
                     raise MessageError(f"a second value in exchange {turn}")
                 shares[rank] = value
-                if len(shares) == self._ranks:
-                    data = encode(SharedValues(turn, [shares[each] for each in range(self._ranks)]))
+                if len(shares) == len(self._group):
+                    data = encode(SharedValues(turn, [shares[each] for each in self._group]))
                     del self._shares[turn]
                     if len(data) > FRAME_LIMIT:
                         raise MessageError(f"{len(data)} bytes in exchange {turn}, at most {FRAME_LIMIT} can be sent")
-                    for each in range(self._ranks):
+                    for each in self._group:
                         self._write(each, data)
             case AskTime(turn):
                 self._write(rank, encode(Time(turn, time.monotonic())))
@@ -419,8 +427,9 @@ class Router:
             line.writer.write(framed(line.seal.seal(data)))
 
     def owing(self) -> set[int]:
-        """Ranks that have not given a value that others wait for in an exchange."""
-        return {rank for shares in list(self._shares.values()) for rank in range(self._ranks) if rank not in shares}
+        """Places in the group of those that have not given a value that others wait for in an exchange."""
+        waiting = list(self._shares.values())
+        return {place for place, rank in enumerate(self._group) if any(rank not in shares for shares in waiting)}
 
     async def _ship(self, rank: int, data: bytes) -> None:
         with contextlib.suppress(OSError):

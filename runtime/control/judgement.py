@@ -1,0 +1,446 @@
+"""What the control plane decides, without clock, socket or thread: who has failed, when plans change, who goes on.
+
+`Hub` is told what ranks say and what time it is; what it says to them leaves by `say`. `go_on` is a rank's way from a
+verdict to the next group: it yields what is to be done, and is sent what came of it. Real processes drive both
+(`overseer`, `member`), and so does the simulation in `tests/test_judgement.py`.
+
+Ranks are known by two numbers. A message counts by places in the group that is at work. Between groups, a rank is known
+by its number: its place in the first group, before any was lost.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import NamedTuple
+
+from optcc.errors import InputError
+from optcc.runtime.codec import Json
+from optcc.runtime.messages import (
+    CLOSE,
+    AskCall,
+    Broken,
+    FromRank,
+    Gone,
+    Halt,
+    Halted,
+    HasCalled,
+    Joined,
+    Late,
+    Left,
+    LostNics,
+    Regroup,
+    Renew,
+    Report,
+    RunFailed,
+    Shrink,
+    ToRank,
+)
+
+GRACE_S = 1.0
+"""The peers of a rank that dies and the hub notice it in any order, milliseconds apart. So long after the first
+accusation does the hub look for evidence of its own, and hear other ranks, before it takes a peer's word."""
+
+
+class Accusation(NamedTuple):
+    """A rank has lost another one."""
+
+    blamed: int
+    cause: str
+
+
+def most_accused(accusations: Mapping[int, Accusation]) -> tuple[int, str]:
+    """(the rank to blame, how it was lost) from what ranks say, at least one; by accuser, the first to speak first.
+
+    A rank whose own NICs swallow everything loses its peers, too, and may be the first to say so. So the word of a rank
+    that others accuse counts for less: to blame is whom most ranks accuse that nobody accuses; of those with as many,
+    whom most ranks accuse at all; of those again, who was accused first.
+    """
+
+    def weight(rank: int) -> tuple[int, int]:
+        by = [accuser for accuser, said in accusations.items() if said.blamed == rank]
+        return sum(accuser not in accused for accuser in by), len(by)
+
+    accused = {said.blamed for said in accusations.values()}
+    culprit = max(dict.fromkeys(said.blamed for said in accusations.values()), key=weight)  # of equals the first
+    witnesses = [accuser for accuser, said in accusations.items() if said.blamed == culprit]
+    witness = min(witnesses, key=lambda accuser: accuser in accused)
+    return culprit, f"rank {witness} {accusations[witness].cause}"
+
+
+class FailureDetector:
+    """Takes note of what ranks say, and judges. Times are seconds of one clock."""
+
+    def __init__(self) -> None:
+        self._evidence: tuple[int, str] | None = None
+        self._accusations: dict[int, Accusation] = {}  # by accuser, in the order in which they came
+        self._accused_at = 0.0  # the first time
+
+    def heard(self, rank: int, message: Broken, now: float) -> None:
+        """Take note of what `rank` says."""
+        match message:
+            case Broken(cause, None):
+                self._evidence = self._evidence or (rank, cause)
+            case Broken(cause, int(blamed)):
+                if not self._accusations:
+                    self._accused_at = now
+                self._accusations.setdefault(rank, Accusation(blamed, cause))
+
+    def verdict(self, now: float) -> tuple[int, str] | None:
+        """The rank that failed and how; None while there is hope."""
+        if self._evidence:
+            return self._evidence
+        if self._accusations and now >= self._accused_at + GRACE_S:
+            return most_accused(self._accusations)
+        return None
+
+
+OPERATIONS = 1024
+"""Of so many the calls are kept, to be compared: more than ranks that wait for each other can be apart."""
+
+MOST = 7
+"""Calls are told beside the one that differs, at most."""
+
+CUT = "its process has ended, or its connection was cut"
+
+
+class Hub:
+    """Ranks that command themselves have one in the middle: it says who failed, has plans renewed, brings together who
+    is left.
+
+    Each rank may say: a rank is lost (`Broken`), it leaves (`Left`), NICs are dead (`LostNics`), or what it has called
+    (`HasCalled`), which all others are asked then. The first ends what the group does, on all ranks (`RunFailed`), and
+    so do calls that differ. NICs: all ranks halt and say in which operation they are (`Halt`, `Halted`). When the last
+    of these is over, they plan anew (`Renew`). So all change plans at the same point without a message in any
+    operation. After a verdict those that are left say so (`Shrink`), and are a group again once all that are there have
+    (`Regroup`): over the same connections, by new ranks.
+
+    numbers : of the group, ascending
+    say : to ranks, by their numbers
+    come_by : when ranks that have not come are lost
+    obituary : called with the rank that has hung up, says how it ended
+    absence : says who has not come, of so many
+    owing : ranks that others wait for in an exchange
+    begin : called with the numbers of a new group, before it hears of itself
+    report : called with what ranks report, with None once all ranks are there, with the verdict
+    mine : the rank in whose process this is; it makes no group without it, but ends
+    without : numbers of ranks that have failed; given to a hub that takes the place of one that is gone: all it does at
+        first is to bring the others together
+    """
+
+    def __init__(
+        self,
+        numbers: Sequence[int],
+        say: Callable[[Iterable[int], ToRank], None],
+        come_by: float,
+        *,
+        obituary: Callable[[int], str] = lambda rank: CUT,
+        absence: Callable[[Collection[int]], str] = lambda missing: f"ranks {sorted(missing)} have not come",
+        owing: Callable[[], set[int]] = set,
+        begin: Callable[[Sequence[int]], None] = lambda numbers: None,
+        report: Callable[[tuple[int, Json] | RunFailed | None], None] = lambda news: None,
+        mine: int = 0,
+        without: Collection[int] | None = None,
+    ) -> None:
+        self.say, self._come_by, self._mine, self._ended = say, come_by, mine, False
+        self._obituary, self._absence, self._owing = obituary, absence, owing
+        self._begins, self._report = begin, report
+        self.present: set[int] = set()
+        """Numbers of ranks, in the group or not, that are connected."""
+        self._behind: dict[int, RunFailed] = {}  # who was left out of a group -> the verdict before that
+        self._begin(numbers, without)
+        self.awaited = {*numbers}
+
+    def _begin(self, numbers: Sequence[int], without: Collection[int] | None = None) -> None:
+        """A group at work, or to be brought together."""
+        self.numbers = sorted(numbers)
+        """The group."""
+        self.follows = without is not None
+        """This hub has taken the place of another one, and has made no group yet."""
+        self.failed = None if without is None else RunFailed(0, "")
+        """The verdict."""
+        self.awaited = set[int]()
+        """Those that have not come yet; after a verdict those whose connections have ended, though they may live."""
+        self._out: set[int] = {*(without or ())}  # who does not go on after the verdict
+        self._wanting: dict[int, float] = {}  # who wants to go on -> until when it waits for the others
+        self._detector = FailureDetector()
+        # from here on by rank
+        self._left: set[int] = set()
+        self._dead_nics: list[str] = []
+        self._renewing = False
+        self._halted: dict[int, int] = {}
+        self._late: Late | None = None
+        self._late_at = 0.0
+        self._calls: dict[int, dict[int, str]] = {}  # operation -> rank -> what it has called
+        self.differ: dict[int, dict[int, str]] = {}
+        """Of these, the operations whose calls differ."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nobody is there any more who needs it."""
+        return self._ended or (not self.staying and not (self.awaited and (self.follows or not self.failed)))
+
+    def dead(self, number: int, now: float) -> None:
+        """After a verdict: the process of one of `awaited` does not live."""
+        self.awaited.discard(number)
+        self.look(now)
+
+    @property
+    def staying(self) -> set[int]:
+        """Numbers of ranks of the group that are there and have not left."""
+        return (self.present & {*self.numbers}) - {self.numbers[rank] for rank in self._left}
+
+    def take(self, number: int, message: FromRank | Joined | Gone, now: float) -> None:
+        """What a rank has said, or what has become of its connection."""
+        if isinstance(message, Gone):
+            if number in self.staying and number != self._mine:
+                self.awaited.add(number)
+            self.present.discard(number)
+            self._wanting.pop(number, None)
+        else:
+            self.present.add(number)
+            if number in self.awaited:
+                self.awaited.discard(number)
+                if not self.awaited and not self.failed:
+                    self._report(None)
+        if isinstance(message, Shrink):
+            self._wants(number, message, now)
+        elif number in self.numbers and not self.follows:
+            self._heard(self.numbers.index(number), message, now)
+        elif isinstance(message, Joined) and number in self._behind:
+            self.say([number], self._behind[number])
+        self.look(now)
+
+    def _heard(self, rank: int, message: FromRank | Joined | Gone, now: float) -> None:
+        match message:
+            case Joined() if self.failed:
+                self.say([self.numbers[rank]], self.failed)
+            case Report(value):
+                self._report((rank, value))
+            case Gone() if rank not in self._left:
+                self._detector.heard(rank, Broken(self._obituary(rank)), now)
+            case Broken():
+                self._detector.heard(rank, message, now)
+            case Left():
+                self._left.add(rank)
+            case LostNics(nics, back):
+                news = [nic for nic in nics if nic not in self._dead_nics]
+                self._dead_nics = [nic for nic in self._dead_nics if nic not in back] + news
+                if (news or back) and not self._renewing:
+                    self._renewing, self._halted = True, {}
+                    self.say(self.numbers, Halt())
+            case Halted(operation):
+                self._halted[rank] = operation
+                if self._renewing and len(self._halted) == len(self.numbers):
+                    self._renewing = False
+                    self.say(self.numbers, Renew(max(self._halted.values()), list(self._dead_nics)))
+            case Late() if self._late is None:
+                self._late, self._late_at, self._halted = message, now, {}
+                self.say(self.numbers, Halt())
+            case HasCalled(operation, call):
+                calls = self._calls.setdefault(operation, {})
+                if not calls:
+                    self.say(self.numbers, AskCall(operation))
+                    for old in sorted(self._calls)[:-OPERATIONS]:
+                        del self._calls[old]
+                calls[rank] = call
+                if len(set(calls.values())) > 1:
+                    self.differ[operation] = calls
+
+    def look(self, now: float) -> None:
+        """What is due although nobody says anything."""
+        found = None if self.failed else self._detector.verdict(now) or self._differing() or self._latest(now)
+        if not self.failed and not found and self.awaited and now > self._come_by:
+            found = self.numbers.index(min(self.awaited)), f"not there: {self._absence(self.awaited)}"
+            self.awaited = set()
+        if found:
+            self.fail(*found)
+        if self.failed and self._wanting:
+            self._regroup(now)
+
+    # --- who has failed ----------------------------------------------------------------------------------------------
+
+    def fail(self, rank: int, cause: str) -> None:
+        """The verdict. Who has failed hears it first: where this hub ends in the middle, nobody else has heard it then
+        who would pass over one that does not know. Rank 0, whose process may end at that, comes last."""
+        self.failed = RunFailed(rank, cause)
+        self._out = {self.numbers[rank]}
+        self._report(self.failed)
+        others = [number for number in reversed(self.numbers) if number not in self._out]
+        self.say([*self._out, *others] if rank else self.numbers[::-1], self.failed)
+
+    def _differing(self) -> tuple[int, str] | None:
+        """Of ranks that called different things, who is to blame: who closed; else who called what the fewest did.
+
+        That is known once most have called the same, or all have called. A rank in a long step is awaited until then,
+        as in any call, so until the first of the others has waited too long.
+        """
+        if not self.differ:
+            return None
+        calls = self.differ[min(self.differ)]
+        closed = [rank for rank, call in calls.items() if call == CLOSE]
+        if closed:
+            return min(closed), has_closed(min(closed))
+        first = {call: rank for rank, call in sorted(calls.items(), reverse=True)}
+        alike = Counter(calls.values())
+        known = len(calls) == len(self.numbers) or 2 * max(alike.values()) > len(self.numbers)
+        if not known and self._late is None:
+            return None
+        blamed, *others = sorted(first, key=lambda call: (alike[call], -first[call]))
+        said = "; ".join(f"rank {first[call]}: {call}" for call in (blamed, *others[-MOST:]))
+        return first[blamed], f"called something else than the others: {said}"
+
+    def _latest(self, now: float) -> tuple[int, str] | None:
+        """Of ranks that waited too long, who is to blame: one that says nothing, or is in an earlier operation."""
+        if self._late is None or now < self._late_at + GRACE_S:
+            return None
+        silent = [rank for rank in range(len(self.numbers)) if rank not in self._halted]
+        first = max(self._halted.values(), default=0)
+        behind = [rank for rank, operation in self._halted.items() if operation < first]
+        if silent:
+            return silent[0], f"no sign of life; elsewhere: {self._late.cause}"
+        if behind:
+            return min(behind), f"has not come to operation {first}; elsewhere: {self._late.cause}"
+        return min(self._owing(), default=0) if self._late.peer is None else self._late.peer, self._late.cause
+
+    # --- who goes on -------------------------------------------------------------------------------------------------
+
+    def _wants(self, number: int, message: Shrink, now: float) -> None:
+        if number in self.numbers:
+            self._wanting[number] = now + message.within_s
+            self._out |= {*message.without} if self.failed else set()
+        elif not self.failed:  # too late
+            self.say([number], Regroup(self.numbers, []))
+
+    def _regroup(self, now: float) -> None:
+        """Those that want to go on are a group, once all that live have said so, or long enough.
+
+        Who lives and is not connected may be in a group with others: where these may be as many, nobody goes on here.
+        (A hub that was stopped for longer than the limit finds all gone.)
+        """
+        there = (self.staying | self.awaited) - self._out
+        self._ended = self._mine not in there
+        going = sorted(self._wanting.keys() - self._out)
+        few = len(self.awaited) >= len(going)
+        if self._ended or ((few or not there <= self._wanting.keys()) and now < min(self._wanting.values())):
+            return
+        told = self.present | {*self.numbers}
+        if few:
+            self._wanting.clear()
+            self.say(told, Regroup([], sorted(self.awaited)))
+            return
+        if self.failed and not self.follows:
+            self._behind.update({number: self.failed for number in self.numbers if number not in going})
+        self._begin(going)
+        self._begins(going)
+        self.say(told, Regroup(going, []))
+
+
+def has_closed(rank: int) -> str:
+    """The cause."""
+    return f"rank {rank} has closed its communicator"
+
+
+# A rank's way to the next group
+
+
+class Missed(Enum):
+    """Why a call to a hub has come to nothing: nobody listens there, the connection has ended, no time is left."""
+
+    GONE, LOST, LATE = range(3)
+
+
+class ShutDoor(NamedTuple):
+    """Do not listen any more: who comes here is to go elsewhere."""
+
+
+class OpenHub(NamedTuple):
+    """Have the hub where this rank listens, for `numbers`; `without` : as of `Hub`."""
+
+    numbers: list[int]
+    without: list[int]
+
+
+class CallHub(NamedTuple):
+    """Tell the hub of `number`, connected with now or before, that this rank goes on; sent `Regroup`, or `Missed`."""
+
+    number: int
+    without: list[int]
+
+
+class JoinGroup(NamedTuple):
+    """Do what makes a group of `numbers`. Sent None, or whose failure has prevented that, as `failed` of `go_on`."""
+
+    numbers: list[int]
+
+
+Step = ShutDoor | OpenHub | CallHub | JoinGroup
+HUB = -1
+
+
+def go_on(me: int, numbers: Sequence[int], hub: int, failed: int) -> Generator[Step, object, list[int]]:
+    """From a verdict on a group of `numbers` to the next one, whose numbers are returned.
+
+    hub : where it is; failed : who has, or HUB: the connection to the hub has ended
+
+    The hub that there is brings them together; where it is gone, the lowest rank that lives does. Whoever dies
+    meanwhile, it begins again. A group is made when all its ranks have done what makes it, so who has not heard that a
+    group is to be made may begin anew without those that have: these cannot have it.
+
+    Whom a hub has named does not go on, but where that hub is gone: then not all may have been told, and whom it has
+    named may be whom they go to. Who has been named itself sends everybody away.
+    Raises InputError where this rank is in no group.
+    """
+    known, out, silent = [*numbers], set[int](), set[int]()
+    while True:
+        if failed == HUB:
+            hub = HUB
+        else:
+            (silent if failed == hub else out).add(failed)
+        gone, regroup = set[int](), None
+        while regroup is None:
+            if me in out:
+                yield ShutDoor()
+            if hub == HUB:
+                out &= {me}
+            number = next((each for each in numbers if each not in out | silent | gone), None)
+            if number is None:
+                raise InputError("no other rank lives that could say who goes on", where="shrink", hint=AGAIN)
+            if number == me and hub != me:
+                yield OpenHub([*numbers], sorted(out | silent))
+            said = yield CallHub(number, sorted(out | silent))
+            match said:
+                case Regroup():
+                    hub, regroup = number, said
+                case Missed.LATE:
+                    raise _late(known.index(number))
+                case Missed.GONE:
+                    gone.add(number)
+                case Missed.LOST:
+                    hub = HUB if number == hub else hub
+        if me not in regroup.numbers:
+            raise _alone(known.index(me), regroup, known)
+        numbers = regroup.numbers
+        answer = yield JoinGroup([*numbers])
+        if answer is None:
+            return [*numbers]
+        assert isinstance(answer, int)
+        failed = answer
+
+
+AGAIN = "Start the job again."
+
+
+def _late(rank: int) -> InputError:
+    what = f"rank {rank}, which lives, has not brought the others together in time"
+    return InputError(what, where="shrink", hint=AGAIN)
+
+
+def _alone(rank: int, regroup: Regroup, known: Sequence[int]) -> InputError:
+    others = ", ".join(str(known.index(number)) for number in regroup.numbers or regroup.missing)
+    if not regroup.numbers:
+        return InputError(f"ranks {others} live, and have not called it in time", where="shrink", hint=AGAIN)
+    what = f"rank {rank} is not among those that go on: ranks {others} have gone on without it"
+    hint = f"{AGAIN[:-1]}, or have them call grow and come in as a new rank."
+    return InputError(what, where="shrink", hint=hint)
