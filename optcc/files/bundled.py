@@ -19,6 +19,7 @@ EXAMPLES = {
     "replan.c": "a client of `optcc serve` in C",
     "check_bound.py": "checks a file of `optcc bound --json` without optcc",
     "survive.py": "sums that survive a NIC, with optcc.Communicator",
+    "survive_rank.py": "training that loses rank 0 and takes a new rank in, and ends with the right weights",
     "survive_ddp.py": "DDP that loses a NIC and a rank, and ends with the right weights",
     "train_ddp.py": "DDP with optcc's hook",
     "slow-job/job.txt": "nccl-tests of a job that got slow: all GPUs",
