@@ -46,7 +46,10 @@ def gradient(weights: np.ndarray, step: int, share: int) -> np.ndarray:
 
 def own_part(weights: np.ndarray, step: int, rank: int, world: int) -> np.ndarray:
     """The sum over this rank's parts."""
-    return np.sum([gradient(weights, step, share) for share in range(rank, SHARES, world)], axis=0)
+    total = np.zeros(len(weights), np.int64)
+    for share in range(rank, SHARES, world):
+        total += gradient(weights, step, share)
+    return total
 
 
 def descend(weights: np.ndarray, total: np.ndarray) -> np.ndarray:

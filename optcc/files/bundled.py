@@ -31,6 +31,7 @@ EXAMPLES = {
     "monitoring/degraded.prom": "recorded metrics: two slow NICs",
     "monitoring/drain.prom": "recorded metrics: a server that is to be drained",
     "monitoring/dead.prom": "recorded metrics: a dead NIC",
+    "monitoring/lost.prom": "recorded metrics: a rank that a job has lost",
     "monitoring/path.prom": "recorded metrics: a slow path",
     "monitoring/thin.prom": "recorded metrics: evidence that does not tell",
     "slurm/optcc-health-check": "a prolog or health check for Slurm",

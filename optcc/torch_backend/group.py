@@ -296,9 +296,9 @@ class OptccGroup(Delegated):
     store : of torch's, by which the ranks have found each other
     """
 
-    def __init__(self, communicator: Communicator, gloo: Any, store: Any) -> None:
+    def __init__(self, communicator: Communicator, gloo: Any, transport: str) -> None:
         super().__init__(communicator.rank, communicator.world, gloo)
-        self.communicator, self.store = communicator, store
+        self.communicator, self.transport = communicator, transport
 
     # --- collectives, see `CALLS` ------------------------------------------------------------------------------------
 
