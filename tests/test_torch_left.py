@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,36 @@ def test_calls_raise_and_those_who_are_left_go_on(world: int, victims: list[int]
         assert said["too early"][0] == "InputError"
         assert "no rank has failed" in said["too early"][1]
         assert said["gloo"] == ["InputError", "group: not a group of the backend optcc, got 'ProcessGroup'"]
+
+
+@pytest.mark.long
+def test_a_new_rank_comes_in_the_place_of_rank_0() -> None:
+    where = f"127.0.0.1:{free_port()}"
+    with ThreadPoolExecutor(2) as pool:
+        nowhere = f"127.0.0.1:{free_port()}"
+        old = pool.submit(ranks, 3, "-m", "tests.torch_left_process", "0", nowhere, where)
+        new = pool.submit(newcomer, where)
+        done, (status, output) = old.result(), new.result()
+    assert [each for each, _ in done] == [-signal.SIGKILL, 0, 0]
+    assert status == 0
+    told = [json.loads(output) for _, output in (*done[1:], (status, output))]
+    for rank, said in enumerate(told):
+        assert said["sum"] == [6.0] * 3, rank
+        assert said["gradient"] == 600.0
+        assert said["gathered"] == ([0, 1, 2] if rank == 0 else [])
+    for said in told[:2]:
+        assert said["lost"][0]["ranks"] == [1, 2]
+        assert said["nobody"][0] == "GrowFailedError"
+        assert said["nobody"][1].endswith("the communicator of 2 ranks is as it was")
+        assert said["as it was"] == [2.0] * 3
+
+
+def newcomer(where: str) -> tuple[int, str]:
+    """(exit status, output) of a process that comes as rank 2 of 3, once the others wait for it."""
+    environ = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.torch_left_process", "join", where, "2", "3"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environ, timeout=400)
+    return done.returncode, done.stdout
 
 
 @pytest.mark.long

@@ -1,8 +1,9 @@
 """A rank of a few, of which some are killed one after the other: what each call of the others raises, and that they go
 on as fewer.
 
-The arguments are the ranks that are killed, by their numbers at the start. torch's store is in rank 0's process. Prints
-one JSON object.
+The arguments are the ranks that are killed, by their numbers at the start, and two places, where nobody comes, and
+where the others take as many new ones in; or `join`, such a place, a number and the size of the group. torch's store is
+in rank 0's process. Prints one JSON object.
 """
 
 from __future__ import annotations
@@ -72,10 +73,29 @@ def lost(victim: int, share: int, ddp: Any) -> dict[str, Any]:
     return said
 
 
+def grown(said: dict[str, Any]) -> None:
+    """What is said in the group with new ranks."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    ddp = DistributedDataParallel(torch.nn.Linear(300, 300))  # with the weights of rank 0
+    backward(ddp)
+    said["gradient"] = float(ddp.module.bias.grad.sum())
+    x = torch.full((3,), float(rank + 1))
+    dist.all_reduce(x)
+    said["sum"] = x.tolist()
+    objects: list[Any] = [None] * world
+    dist.gather_object(rank, objects if rank == 0 else None)  # by Gloo
+    said["gathered"] = objects if rank == 0 else []
+    dist.destroy_process_group()
+    print(json.dumps(said), flush=True)
+
+
 def main() -> None:
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     said: dict[str, Any] = {}
+    if sys.argv[1] == "join":
+        optcc.pytorch.join(sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        return grown(said)
     dist.init_process_group("optcc")
     share = dist.get_rank()
     said["too early"] = raised(optcc.pytorch.shrink)
@@ -83,13 +103,22 @@ def main() -> None:
     ddp = DistributedDataParallel(model)
     backward(ddp)
     said["lost"] = []
-    for victim in map(int, sys.argv[1:]):
+    world, victims = dist.get_world_size(), [int(each) for each in sys.argv[1:] if each.isdigit()]
+    for victim in victims:
         said["lost"].append(lost(victim, share, ddp))
         ddp = DistributedDataParallel(model)
+    if len(sys.argv) > 1 + len(victims):
+        said["nobody"] = raised(lambda: optcc.pytorch.grow(world, sys.argv[-2], within_s=0.2))
+        x = torch.ones(3)
+        dist.all_reduce(x)
+        said["as it was"] = x.tolist()
+        optcc.pytorch.grow(world, sys.argv[-1])
+        return grown(said)
     dist.destroy_process_group()
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     said["gloo"] = raised(optcc.pytorch.shrink)
     print(json.dumps(said), flush=True)
+    return None
 
 
 if __name__ == "__main__":

@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import secrets
 import socket
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
 import torch.distributed as dist
+from torch.distributed import default_pg_timeout
 
 from optcc.communicator import Communicator
+from optcc.communicator.clusters import Given
 from optcc.errors import InputError
 from optcc.runtime.control.member import JOIN_S
 from optcc.runtime.control.overseer import Overseer
@@ -37,7 +40,7 @@ def create(said: Any, options: Options | None) -> OptccGroup:
     except BaseException as error:
         communicator.abort(f"{type(error).__name__}: {error}")
         raise
-    return OptccGroup(communicator, gloo, transport)
+    return OptccGroup(communicator, gloo, transport, said.timeout)
 
 
 def _communicator(said: Any, options: Options, transport: str, key: str) -> Communicator:
@@ -89,19 +92,59 @@ def shrink() -> None:
     Raises InputError as `Communicator.shrink` does, and for a default group of another backend.
     """
     old = _ours(dist.group.WORLD)
-    left, transport = old.communicator.shrink(), old.transport
+    _default_group(old.communicator.shrink(), old.transport, old.timeout)
+
+
+def grow(world: int, rendezvous: str, *, cluster: Given | None = None, within_s: float = JOIN_S) -> None:
+    """Torch's default group anew, of `world` ranks: these, with their numbers, and new ones besides, which call `join`.
+
+    All of these call it; as after `shrink`, other groups are gone. Arguments and errors are those of
+    `Communicator.grow`: after a GrowFailedError the group goes on as it was.
+    """
+    old = _ours(dist.group.WORLD)
+    more = old.communicator.grow(world, rendezvous, cluster=cluster, within_s=within_s)
+    _default_group(more, old.transport, old.timeout)
+
+
+def join(
+    rendezvous: str, rank: int, world: int, options: Options | None = None, timeout: timedelta | None = None
+) -> None:
+    """In a new process, in place of `init_process_group`: rank `rank` of the default group that others have `grow`.
+
+    rank : from the old group's size on; options : as of ``pg_options=``; timeout : of a call, None: torch's own
+
+    Raises InputError and RankFailedError as `Communicator` does.
+    """
+    options, timeout = options or Options(), timeout or default_pg_timeout
+    transport = options.carrier()
+    communicator = Communicator(
+        options.cluster_of(range(world), world),
+        transport=transport,
+        rendezvous=rendezvous,
+        rank=rank,
+        world=world,
+        timeout_s=timeout.total_seconds(),
+        reproducible=options.keeps_plans(),
+    )
+    _default_group(communicator, transport, timeout)
+
+
+def _default_group(communicator: Communicator, transport: str, timeout: timedelta) -> None:
+    """Torch's, over this communicator, in place of the one that there is."""
     try:
-        store = _store_of(left, transport)
-        dist.destroy_process_group()
+        store = _store_of(communicator, transport)
+        if dist.is_initialized():
+            dist.destroy_process_group()
     except BaseException as error:
-        left.abort(f"{type(error).__name__}: {error}")
+        communicator.abort(f"{type(error).__name__}: {error}")
         raise
     dist.init_process_group(
         NAME,
         store=store,
-        rank=left.rank,
-        world_size=left.world,
-        pg_options=Options(transport=transport, _communicator=left),
+        rank=communicator.rank,
+        world_size=communicator.world,
+        timeout=timeout,
+        pg_options=Options(transport=transport, _communicator=communicator),
     )
 
 
