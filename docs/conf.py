@@ -24,7 +24,7 @@ exclude_patterns = [".*", "out", "build", "dist"]
 groups = {
     "Start": ["docs/tutorial", "docs/assumptions", "docs/glossary"],
     "How to": ["docs/howto-operator", "docs/howto-slow-job", "docs/howto-ccl-developer", "docs/howto-researcher",
-               "docs/communicator", "docs/nccl", "docs/pytorch", "docs/howto-*",
+               "docs/communicator", "docs/rank-lost", "docs/nccl", "docs/pytorch", "docs/howto-*",
                "docs/running", "docs/topologies", "docs/calibrate", "docs/monitoring", "docs/schedulers", "docs/sweeps",
                "docs/exports", "docs/planning-at-failure"],
     "How it works": ["docs/bounds", "docs/certificates", "docs/schedules", "docs/baselines", "docs/plan-format",

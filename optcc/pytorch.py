@@ -19,7 +19,7 @@ from optcc.plans.plan import Plan
 from optcc.runtime.torch import Costs, HookState, Policy, allreduce_hook
 from optcc.runtime.torch.hook import unwrapped
 from optcc.schedule.nested import NestedRings
-from optcc.torch_backend import Options, communicator_of, register_backend, shrink
+from optcc.torch_backend import Options, communicator_of, grow, join, register_backend, shrink
 from optcc.values.cluster import Cluster
 
 __all__ = [
@@ -30,6 +30,8 @@ __all__ = [
     "all_reduce_state",
     "allreduce_hook",
     "communicator_of",
+    "grow",
+    "join",
     "register",
     "shrink",
 ]

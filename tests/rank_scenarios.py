@@ -174,6 +174,49 @@ def beyond(who: str, within_s: str) -> None:
     outcome(lambda: comm.all_reduce(ones()))
 
 
+def steps(limit_s: str) -> None:
+    """Barriers until one fails. Rank 1 takes its time before each, so that the hub asks what it has called."""
+    comm = optcc.Communicator(timeout_s=float(limit_s))
+    comm.barrier()
+    say(ready=True)
+
+    def calls() -> None:
+        while True:
+            time.sleep(0.3 if RANK == 1 else 0)
+            comm.barrier()
+
+    outcome(calls)
+
+
+def busy(half: str) -> None:
+    """So many calls of all kinds; then the last rank ends, and the others make as many again."""
+    comm, wrong, lost, calls = optcc.Communicator(), 0, 0, 0
+
+    def sums(kind: int) -> tuple[float, float]:
+        """(the sum over ranks of 1, what it should be)"""
+        if kind == 5:
+            with comm.split(comm.rank % 2) or comm as part:
+                return float(part.all_reduce(ones(SMALL))[0]), (comm.world + 1 - comm.rank % 2) // 2
+        return float(comm.all_reduce(ones((SMALL, LARGE)[kind % 2]))[0]), comm.world
+
+    while lost == 0 or calls < int(half):
+        if calls == int(half) and RANK == WORLD - 1:
+            os._exit(0)
+        try:
+            found, expected = sums(calls % 8)
+            wrong += found != expected
+            calls += 1
+            time.sleep(0.01)
+        except optcc.RankFailedError as error:
+            lost += 1
+            say(told=str(error))
+            left = comm.shrink()
+            comm.close()
+            comm, calls = left, 0
+    comm.close()
+    say(world=comm.world, wrong=wrong, lost=lost)
+
+
 # --- ranks that leave ------------------------------------------------------------------------------------------------
 
 

@@ -64,7 +64,16 @@ def evidence() -> Iterator[tuple[str, dict[str, str]]]:
     yield "thin", {"job.txt": hurt["job.txt"]}
     # One cable, that of server1 to server2 over nic3: both NICs are as fast as ever with others.
     one = lab({(1, 3): 0.5}).table("sendrecv", [1, 2], [3])
+    # A job of optcc's has lost a rank: what one of the others raised.
+    yield "lost", {"job.txt": job(whole), "rails.txt": rails(whole), "rank1.txt": f"{RAISED}\n"}
     yield "path", {"rails.txt": rails(whole), "pairs.txt": pairs(whole, (3,)), "one.txt": one}
+
+
+RAISED = (
+    "optcc.runtime.errors.RankFailedError: rank 6 failed: its process has ended, or its connection was cut\n"
+    "the call's result buffer is as it was before"
+)
+"""The end of a traceback."""
 
 
 def metrics(folder: Path) -> dict[str, bytes]:

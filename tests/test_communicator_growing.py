@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +23,7 @@ from optcc.runtime.errors import GrowFailedError, RankFailedError
 from tests.communicators import WAIT_S, Ranks
 from tests.free_port import free_port
 from tests.left_behind import descriptors
+from tests.test_architecture import ROOT
 
 AS_IT_WAS = "; the communicator of 3 ranks is as it was"
 
@@ -198,6 +203,39 @@ def test_nothing_is_left_behind() -> None:
     use()
     assert descriptors() == before
     assert threading.active_count() == threads
+
+
+# --- the example -----------------------------------------------------------------------------------------------------
+
+EXAMPLE = ROOT / "examples" / "survive_rank.py"
+
+
+def trained(script: Path) -> tuple[int, str]:
+    """(exit status, what the ranks have said, in any order) of training that loses a rank and takes one in."""
+    done = subprocess.run([sys.executable, script], stdout=subprocess.PIPE, text=True, cwd=ROOT, timeout=WAIT_S)
+    return done.returncode, done.stdout
+
+
+def test_the_example_loses_rank_0_takes_a_new_one_in_and_ends_with_the_same_weights() -> None:
+    status, said = trained(EXAMPLE)
+    assert status == 0, said
+    lost = re.findall(r"rank (\d) of 4 goes on in step 12: (rank 0 failed: [^\n]*?)(?=rank \d of|\n)", said)
+    assert sorted(rank for rank, _ in lost) == ["1", "2", "3"], said
+    assert len({verdict for _, verdict in lost}) == 1, "all are told the same"
+    ended = re.findall(r"rank (\d) of 4: 30 steps, the weights of a run without loss, bit for bit", said)
+    assert sorted(ended) == ["0", "1", "2", "3"], said
+
+
+@pytest.mark.long
+def test_the_example_notices_other_weights(tmp_path: Path) -> None:
+    """While they are three, nobody computes the parts of the rank that was lost."""
+    shares, text = "range(rank, SHARES, world)", EXAMPLE.read_text()
+    assert text.count(shares) == 1
+    mutant = tmp_path / "mutant.py"
+    mutant.write_text(text.replace(shares, "range(rank, SHARES, 1 if world == 1 else WORLD)"))
+    status, said = trained(mutant)
+    assert status == 1
+    assert said.count("30 steps, other weights than without loss") == 4, said
 
 
 # --- what a call that fails leaves -----------------------------------------------------------------------------------

@@ -27,6 +27,8 @@ RULES, DASHBOARD = FOLDER / "optcc.rules.yml", FOLDER / "optcc.dashboard.json"
 NAME = re.compile(r"\boptcc_\w+")
 LIMIT_S = 300
 
+LOST_RANK = "rank 6 failed: its process has ended, or its connection was cut"
+
 FIRES: dict[str, tuple[str, str, list[tuple[dict[str, str], str]]]] = {
     "OptccNicDead": ("dead", "20m", [({"server": "server4", "nic": "nic2"}, "server4/nic2 carries nothing")]),
     "OptccNicDegraded": (
@@ -38,6 +40,16 @@ FIRES: dict[str, tuple[str, str, list[tuple[dict[str, str], str]]]] = {
         ],
     ),
     "OptccDrainServer": ("drain", "20m", [({"server": "server3"}, "drain server3")]),
+    "OptccRankFailed": (
+        "lost",
+        "20m",
+        [
+            (
+                {"server": "server6", "rank": "6", "verdict": LOST_RANK},
+                f"a job has lost the rank on server6: {LOST_RANK}",
+            )
+        ],
+    ),
     "OptccRingLosesTime": (
         "degraded",
         "20m",

@@ -202,7 +202,7 @@ def all_or_none(made: Communicator | None, error: OptccError | None, place: Memb
 
 log = logging.getLogger("optcc.communicator")
 
-WARNINGS = "nic down", "nic up", "waiting", "renewed"
+WARNINGS = "nic down", "nic up", "waiting", "renewed", "verdict"
 """Kinds that are logged as warnings; others as information."""
 
 EVENTS = 1000
@@ -218,17 +218,30 @@ class Events:
     def __init__(self, rank: int, tell: Callable[[Note], None] | None) -> None:
         self._rank, self._tell = rank, tell
         self._kept: deque[Note] = deque(maxlen=EVENTS)
+        self._told = False  # of a rank that has failed: whatever is called afterwards raises the same
 
     def all(self) -> tuple[Note, ...]:
         """The latest EVENTS, in order."""
         return tuple(self._kept)
+
+    @contextmanager
+    def verdict(self) -> Iterator[None]:
+        """The first RankFailedError that is raised here is an event, with the text that all ranks raise."""
+        try:
+            yield
+        except RankFailedError as error:
+            if not self._told:
+                self._told = True
+                self.note([Note(time.monotonic(), "verdict", "", text=str(error))])
+            raise
 
     def note(self, notes: Sequence[Note]) -> None:
         """More of them."""
         self._kept.extend(notes)
         for note in notes:
             level = logging.WARNING if note.kind in WARNINGS else logging.INFO
-            log.log(level, "rank %d: %s %s %s %s %s", self._rank, note.kind, note.nic, note.far, note.cause, note.text)
+            said = " ".join(filter(None, (note.kind, note.nic, note.far, note.cause, note.text)))
+            log.log(level, "rank %d: %s", self._rank, said)
             if self._tell:
                 try:
                     self._tell(note)
@@ -499,7 +512,8 @@ class Communicator:
             write = read if target is source else target.room()
             collectives.wrote = False
             try:
-                work(read, write)
+                with self._events.verdict():
+                    work(read, write)
             except RankFailedError as error:
                 spoilt = collectives.wrote and not target.staged
                 raise error.of_call(RankFailedError.NONE if spoilt else RankFailedError.OLD) from error.__cause__
@@ -525,8 +539,9 @@ class Communicator:
 
         Kinds: "nic down", "nic up", "lost" (a wire), "fenced" (this end of it), "moved" (to other wires: what it
         carried). Also "waiting" (no NIC leads to a rank any more), "made anew" (a wire), "renewed" (the plan, without
-        the NICs in `text`). And "late" (a rank that mostly comes last to calls, in `text`). Of faults on purpose:
-        "struck", and what became of it, "healed", "held", "slowed".
+        the NICs in `text`). And "late" (a rank that mostly comes last to calls, in `text`), and "verdict" (a rank has
+        failed: `text` is what all ranks' calls raise). Of faults on purpose: "struck", and what became of it, "healed",
+        "held", "slowed".
         """
         self._demand_own()
         return self._events.all()
@@ -581,7 +596,8 @@ class Communicator:
         with as_arguments():
             place = find(os.environ, rendezvous=rendezvous, rank=self.rank, world=world)
         assert place
-        return self._in_order.run(lambda: self._grow(place, given, interface, within_s), async_op=False)  # type: ignore[no-any-return]
+        with self._events.verdict():
+            return self._in_order.run(lambda: self._grow(place, given, interface, within_s), async_op=False)  # type: ignore[no-any-return]
 
     def split(self, color: int | None, key: int = 0) -> Communicator | None:
         """The ranks that give the same `color`, as a communicator of their own, ordered by (key, rank). All call this.
@@ -593,7 +609,8 @@ class Communicator:
         color, key = None if color is None else whole(color, "color"), whole(key, "key")
         if self.world == 1:
             return None if color is None else self._sub(Regrouped(ALONE, None, [0]))
-        group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
+        with self._events.verdict():
+            group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
         return self._sub(group) if group else None
 
     def strike(self, kind: str, nic: str, part: float = 0.5, amount: float = 0.0, far: str = "") -> None:

@@ -36,6 +36,7 @@ from optcc.reports.metrics import (
     OUTCOME,
     OVERHEAD,
     PATHS,
+    RANK_FAILED,
     SERVER_LEFT,
     Gauges,
     text_of,
@@ -245,6 +246,9 @@ def metrics_text(found: Diagnosis, at_s: float | None = None) -> bytes:
     gauges.set(MADE, time.time() if at_s is None else at_s)
     gauges.set(MISFIT, found.verdict.misfit)
     gauges.set(PATHS, len(found.verdict.paths))
+    for sign in found.verdict.signs:
+        if sign.rank is not None:
+            gauges.set(RANK_FAILED, 1, sign.server, str(sign.rank), sign.what)
     return text_of(gauges)
 
 

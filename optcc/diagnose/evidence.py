@@ -67,6 +67,7 @@ class Sign:
 
     nic : its number; None where only the server is known
     grave : it does not happen on a NIC that is well
+    rank : of a job, where `what` is the verdict on it
     """
 
     where: str
@@ -74,6 +75,7 @@ class Sign:
     server: str
     nic: int | None = None
     grave: bool = False
+    rank: int | None = None
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from optcc.diagnose.evidence import IN, NOTHING, OUT, Evidence, Facts, NicDirect
 from optcc.diagnose.fit import LEAST_NOISE
 from optcc.diagnose.inspector import looks_like_inspector, looks_like_metrics, read_inspector, read_metrics
 from optcc.diagnose.log_evidence import causes_in, read_log
+from optcc.diagnose.lost_ranks import looks_like_lost_ranks, read_lost_ranks
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
 from optcc.diagnose.port_evidence import (
     EvidenceText,
@@ -122,7 +123,8 @@ def _nic(name: Any, ports: NicDirections) -> int | None:
 MOST_BYTES = 2**28
 """Of one file: an hour of NCCL's log at INFO from a thousand ranks has some 100 MB."""
 EXPECTED = (
-    "nccl-tests' output, NCCL's log, NCCL Inspector's files, what ncclras prints, a file of optcc calibrate, "
+    "nccl-tests' output, NCCL's log, NCCL Inspector's files, what ncclras prints, errors and logs of optcc's own jobs, "
+    "a file of optcc calibrate, "
     "SERVER=DIR with a copy of its sysfs, or what a tool prints of its ports (ibstat, rdma link, perfquery, ...)"
 )
 
@@ -140,6 +142,7 @@ READERS = (
     Reader("nccl-tests", looks_like_tests, read_tests),
     Reader("NCCL's log", looks_like_log, read_log),
     Reader("RAS", looks_like_ras, read_ras),
+    Reader("a rank that optcc lost", looks_like_lost_ranks, read_lost_ranks),
     Reader("optcc calibrate", looks_like_calibration, read_calibration),
 )
 """Every one that fits reads: a log may hold a test's table. NCCL Inspector's files are read together, below."""

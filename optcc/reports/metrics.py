@@ -49,13 +49,17 @@ OUTCOME = Metric("optcc_diagnosis_outcome", "1 for the outcome of the last diagn
 MADE = Metric("optcc_diagnosis_timestamp_seconds", "When the last diagnosis was made, seconds since the epoch")
 MISFIT = Metric("optcc_diagnosis_misfit_ratio", "What the verdict leaves unexplained, in units of the noise")
 PATHS = Metric("optcc_slow_paths", "Measurements that are slow and that no NIC explains")
+RANK_FAILED = Metric(
+    "optcc_rank_failed", "1 for the rank that a job of optcc's has lost, with the verdict that all its ranks raise",
+    ("server", "rank", "verdict"),
+)  # fmt: skip
 EVENTS = Metric("optcc_job_events", "Failures, changes of rate and repairs that were told of the job")
 JOBS = Metric("optcc_serve_jobs", "Clusters that plans are kept ready for")
 IN_HAND = Metric("optcc_serve_requests_in_hand", "Requests that take long and have not been answered")
 CACHED = Metric("optcc_serve_cached_bytes", "Bytes of replies kept")
 LOG_DROPPED = Metric("optcc_serve_log_dropped_lines", "Lines of the log that nobody read, since the start")
 
-DIAGNOSIS = (NIC_LEFT, SERVER_LEFT, ALIKE, ACHIEVED, OVERHEAD, LOST, DRAIN, OUTCOME, MADE, MISFIT, PATHS)
+DIAGNOSIS = (NIC_LEFT, SERVER_LEFT, ALIKE, ACHIEVED, OVERHEAD, LOST, DRAIN, OUTCOME, MADE, MISFIT, PATHS, RANK_FAILED)
 """Those of ``optcc diagnose --prometheus``."""
 JOB = (NIC_LEFT, ACHIEVED, OVERHEAD, LOST, DRAIN, EVENTS)
 """Those of ``optcc serve --metrics`` that each job has, told apart by the label `JOB_LABEL`."""

@@ -10,6 +10,6 @@ Imports: communicator, runtime.control, values.
 """
 
 from optcc.torch_backend.options import NAME, Options
-from optcc.torch_backend.start import communicator_of, register_backend, shrink
+from optcc.torch_backend.start import communicator_of, grow, join, register_backend, shrink
 
-__all__ = ["NAME", "Options", "communicator_of", "register_backend", "shrink"]
+__all__ = ["NAME", "Options", "communicator_of", "grow", "join", "register_backend", "shrink"]

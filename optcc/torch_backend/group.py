@@ -293,12 +293,12 @@ class OptccGroup(Delegated):
 
     communicator : what they go by, for its `events` and `strike`
     gloo : a Gloo group of the same ranks, for what the communicator has no schedule or no type for
-    store : of torch's, by which the ranks have found each other
+    transport : of the communicator; timeout : for a call, of Gloo's too
     """
 
-    def __init__(self, communicator: Communicator, gloo: Any, store: Any) -> None:
+    def __init__(self, communicator: Communicator, gloo: Any, transport: str, timeout: timedelta) -> None:
         super().__init__(communicator.rank, communicator.world, gloo)
-        self.communicator, self.store = communicator, store
+        self.communicator, self.transport, self.timeout = communicator, transport, timeout
 
     # --- collectives, see `CALLS` ------------------------------------------------------------------------------------
 

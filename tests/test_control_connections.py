@@ -1,0 +1,182 @@
+"""A rank's connection with the hub is closed, reset or left half open while its process lives: the others name it
+within the time that a machine may be silent, not after that which a rank may take. Half a message: after the latter."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from optcc.runtime.control.connecting import SILENCE_S
+from tests.free_port import free_port
+from tests.namespaces import Namespaces, entered, missing
+from tests.test_architecture import ROOT
+
+LIMIT_S = 300
+"""What a rank may take; the fault is to be noticed long before."""
+NOTICED_S = SILENCE_S + 45
+"""On a machine that is busy with other things."""
+WAIT_S = LIMIT_S + 60
+CUT = "rank 1 failed: its process has ended, or its connection was cut"
+
+
+class Proxy:
+    """Between rank 1 and the hub. where : its own address; space : entered to make sockets"""
+
+    def __init__(self, hub: tuple[str, int], where: str, space: Callable[[], Any] = contextlib.nullcontext) -> None:
+        with space():
+            self._listener = socket.create_server((where, 0))
+        self.port, self._hub, self._space = self._listener.getsockname()[1], hub, space
+        self._ends: list[socket.socket] = []
+        self._left: int | None = None  # bytes of the rank's that still go on; None: all
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError), self._space():
+            while True:
+                near, _ = self._listener.accept()
+                try:
+                    far = socket.create_connection(self._hub)
+                except OSError:  # the hub is not there yet
+                    near.close()
+                    continue
+                self._ends = [near, far]
+                threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
+                threading.Thread(target=self._pump, args=(far, near, False), daemon=True).start()
+
+    def _pump(self, source: socket.socket, sink: socket.socket, of_rank: bool) -> None:
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                if of_rank and self._left is not None:
+                    data = data[: self._left]
+                    self._left -= len(data)
+                sink.sendall(data)
+            sink.shutdown(socket.SHUT_WR)
+
+    def close(self) -> None:
+        """Both connections, at once."""
+        for end in self._ends:
+            end.shutdown(socket.SHUT_RDWR)
+
+    def reset(self) -> None:
+        """As a firewall does that forgets them."""
+        for end in self._ends:
+            end.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            os.dup2(os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), end.fileno())  # a thread reads: close alone does not
+
+    def halve(self) -> None:
+        """Of the rank's next message so many bytes go on, and nothing more; the connections stay open."""
+        self._left = 10
+
+    def nothing(self) -> None:
+        """No fault."""
+
+    def end(self) -> None:
+        """Of the test."""
+        self._listener.close()
+        for end in self._ends:
+            with contextlib.suppress(OSError):
+                end.close()
+
+
+@contextlib.contextmanager
+def job(
+    environs: list[dict[str, str]], limit_s: float = LIMIT_S, prefix: Sequence[str] = ()
+) -> Iterator[list[subprocess.Popen[str]]]:
+    """Ranks that have met, and call barriers."""
+    command = [*prefix, sys.executable, "-m", "tests.rank_scenarios", "steps", str(limit_s)]
+    started = [
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+            env={**os.environ, "WORLD_SIZE": str(len(environs)), "RANK": str(rank), **environ},
+        )
+        for rank, environ in enumerate(environs)
+    ]
+    try:
+        for process in started:
+            assert process.stdout
+            assert "ready" in json.loads(process.stdout.readline())
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+            process.wait()
+
+
+def told(started: list[subprocess.Popen[str]], fault: Callable[[], object]) -> tuple[list[dict[str, Any]], float]:
+    """(what each rank's call has come to after the fault, the seconds until ranks 0 and 2 have said so)."""
+    start = time.monotonic()
+    fault()
+    said = [started[rank].communicate(timeout=WAIT_S)[0] for rank in (0, 2)]
+    took = time.monotonic() - start
+    said.insert(1, started[1].communicate(timeout=WAIT_S)[0])
+    lines = [json.loads(text.splitlines()[-1]) for text in said]
+    assert all(line.get("kind") == "RankFailedError" for line in lines), lines
+    return lines, took
+
+
+def through(how: str, limit_s: float = LIMIT_S) -> tuple[list[dict[str, Any]], float]:
+    """What is told where that happens to rank 1's connection."""
+    hub = free_port()
+    proxy = Proxy(("127.0.0.1", hub), "127.0.0.1")
+    environs = [{"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port - 1)} for port in (hub, proxy.port, hub)]
+    try:
+        with job(environs, limit_s) as started:
+            return told(started, getattr(proxy, how))
+    finally:
+        proxy.end()
+
+
+@pytest.mark.parametrize("how", ["close", pytest.param("reset", marks=pytest.mark.long)])
+def test_a_rank_whose_connection_ends_is_named_long_before_it_would_be_late(how: str) -> None:
+    said, took = through(how)
+    assert said[0]["error"] == said[2]["error"] == CUT
+    assert took < NOTICED_S, said
+
+
+@pytest.mark.long
+def test_a_rank_that_says_half_a_message_is_named_when_it_is_late() -> None:
+    said, took = through("halve", 10)
+    assert {line["error"].partition(":")[0] for line in said} == {"rank 1 failed"}
+    assert said[0]["error"] == said[2]["error"]
+    assert took < 10 + NOTICED_S, said
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(missing()), reason=missing())
+def test_a_rank_whose_machine_vanishes_is_named_when_it_has_been_silent() -> None:
+    """Ranks are on one machine, but rank 1's connection with the hub goes by another, whose cable is pulled."""
+    with Namespaces(1) as two:
+        hub, secret = (two.address(0, 0), free_port()), {"OPTCC_SECRET": "a secret that is long enough"}
+        proxy = Proxy(hub, two.address(1, 0), lambda: entered(two.names[1]))
+        places = [hub, (two.address(1, 0), proxy.port), hub]
+        environs = [{"MASTER_ADDR": host, "MASTER_PORT": str(port - 1), **secret} for host, port in places]
+        try:
+            with job(environs, prefix=["ip", "netns", "exec", two.names[0]]) as started:
+                said, took = told(started, lambda: two.set_up(1, 0, False))
+        finally:
+            proxy.end()
+    assert said[0]["error"] == said[2]["error"] == CUT
+    assert took < NOTICED_S, said
+
+
+@pytest.mark.long
+def test_nobody_is_named_without_a_fault() -> None:
+    """The check can fail: these ranks go on until they are killed."""
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(sys.modules[__name__], "WAIT_S", 3)
+        with pytest.raises(subprocess.TimeoutExpired):
+            through("nothing")
