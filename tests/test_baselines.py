@@ -18,6 +18,7 @@ from optcc.errors import InputError, VerifyError
 from optcc.schedule.baselines import BASELINES, OptccPaper, R2cc, optcc_published, r2cc
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.recipe import Recipe
+from optcc.schedule.nccl_tree import NcclTree
 from optcc.schedule.ring import NicSpread, PlainRing, channels
 from optcc.study import rivals
 from optcc.study.cells import SweepResult
@@ -63,6 +64,7 @@ SUITED = {
     "ring": clusters(min_ranks=1, symmetric=False),
     "balance": clusters(min_ranks=1, symmetric=False),
     "hot-repair": with_dead_nics(),
+    "nccl-tree": clusters(min_ranks=1, symmetric=False),
     "r2cc": one_weak(),
     "optcc-published": one_weak(),
 }
@@ -341,7 +343,7 @@ def test_hot_repair_needs_equally_many_nics() -> None:
         made("hot-repair", cluster, 4)
 
 
-GOOD: list[Recipe] = [PlainRing(4), R2cc(8, 4, 1, Fraction(1, 2)), OptccPaper(4, 1, Fraction(1, 2))]
+GOOD: list[Recipe] = [PlainRing(4), NcclTree(4, (1, 0, 3, 2)), R2cc(8, 4, 1, Fraction(1, 2)), OptccPaper(4, 1, Fraction(1, 2))]
 
 
 @pytest.mark.parametrize(
@@ -349,6 +351,10 @@ GOOD: list[Recipe] = [PlainRing(4), R2cc(8, 4, 1, Fraction(1, 2)), OptccPaper(4,
     [
         PlainRing(0),
         PlainRing(True),
+        NcclTree(0, (0, 1, 2, 3)),
+        NcclTree(4, (0, 1, 2)),
+        NcclTree(4, (0, 1, 2, 2)),
+        NcclTree(4, (0, 1, 2, 3), 0),
         R2cc(8, 3, 1, Fraction(1, 2)),
         R2cc(8, 0, 1, Fraction(1, 2)),
         R2cc(8, 4, 4, Fraction(1, 2)),
