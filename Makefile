@@ -22,7 +22,7 @@ help:
 	@echo "make notebooks       executes the notebooks in place"
 	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
 	@echo "make torch           installs torch where it is missing (TORCH_INDEX=URL: from there), for optcc.pytorch and its tests"
-	@echo "make reproduce       the whole evaluation into docs/, about four hours of processor time"
+	@echo "make reproduce       the whole evaluation into docs/, a quarter of an hour of processor time"
 	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-local     achieved time over bound on this machine, table in docs/"
 	@echo "make bench-torch     DDP steps with a slow link against native DDP (after make torch), table in docs/"
@@ -130,7 +130,6 @@ torch: $(VENV)/ready
 
 reproduce: $(VENV)/ready
 	$(BIN)/optcc reproduce -o docs/evaluation.md
-	$(BIN)/python -m benchmarks.pages docs/evaluation.md
 
 failover-verbs: $(VENV)/ready-dev
 	lab/run.sh --nics 12 --memory 2G --limit 3600 --results $(OUT)/lab -- python3 -m lab.failover

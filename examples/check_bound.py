@@ -292,6 +292,9 @@ def costs_s(bound: JSON, base: Fraction) -> Fraction:
     own, others = servers[which[0]], [server for server in servers if server["name"] != names[0]]
     if cert["kind"] == "postal":
         return postal_s(cert["arrivals"], *(live_nics([own], way), live_nics(others, way)), a, o)
+    if cert["kind"] == "one-hop":
+        rates = [rate for nic in own["nics"] if (rate := Fraction(nic[way]))]
+        return a + one_hop_s(Fraction(cert["span_s_exact"]), rates, n, len(others), a, o)
     require(cert["kind"] == "cut", "unknown costs")
     rates = [rate for nic in own["nics"] if (rate := Fraction(nic[way]))]
     losses = [Fraction(loss) for loss in cert["losses_s_exact"]]
@@ -354,6 +357,17 @@ def postal_s(arrivals: JSON, own: list[int], others: list[int], a: Fraction, o: 
         senders.append((when, sum(best[told : told + many])))
         told += many
     return senders[-1][0]
+
+
+def one_hop_s(span: Fraction, rates: list[Fraction], n: int, others: int, a: Fraction, o: Fraction) -> Fraction:
+    """one-hop.md: in so short a span a server's NICs cannot carry all data of the others, whatever their chunks."""
+    require(0 <= span <= a + 2 * o, "a span in which there may be two hops")
+    most = Fraction(0)
+    for rate in rates:
+        whole = math.floor(span * rate / (n + o * rate))
+        most += max(whole * Fraction(n), (span - (whole + 1) * o) * rate)
+    require(most < others * n, "all data can go one hop in that span")
+    return span
 
 
 def check(bound: JSON) -> None:

@@ -35,6 +35,7 @@ COMMANDS = {
     "repair": (PRESET, "--fail", "server1/nic0", "--repair-first"),
     "costs": (PRESET, "--fail", "server1/nic0", "--alpha", "5us", "--per-chunk", "1us"),
     "postal": (PAIR, "--fail", "server0/nic0", "--size", "1KiB", "--alpha", "5us", "--per-chunk", "1us"),
+    "one-hop": (PAIR, "--fail", "server0/nic0", "--size", "64KiB", "--alpha", "5us", "--per-chunk", "1us"),
     "starving": (PAIR, "--fail", "server0/nic0", "--alpha", "5us", "--per-chunk", "1us"),
     "at-once": (PRESET, "--fail", "server1/nic0", "--collective", "reduce-scatter+allgather"),
     "pair": (PAIR, "--fail", "server[0-1]/nic0", "--alpha", "5us", "--per-chunk", "1us"),

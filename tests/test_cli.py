@@ -330,6 +330,26 @@ def test_a_plan_takes_what_simulate_says_of_its_file(tmp_path: Path) -> None:
     assert longer in call("simulate", path, *costs, "--service", "ready").stdout
 
 
+def test_jitter_is_drawn_by_the_seed(tmp_path: Path) -> None:
+    path = tmp_path / "a.plan"
+    value("plan", PRESET, "--fail", "server1/nic0", "--size", "16M", "-o", path)
+    plain, first, again, other = (
+        value("simulate", path, *more)
+        for more in ((), ("--jitter", "10%"), ("--jitter", "0.1"), ("--jitter", "10%", "--seed", "1"))
+    )
+    assert first["time_s"] == again["time_s"] != other["time_s"]
+    assert plain["time_s"] < first["time_s"]
+    assert (first["jitter"], first["seed"]) == (0.1, 0)
+    assert "jitter" not in plain
+    assert "10 % of jitter from stripe to stripe, drawn by seed 1" in " ".join(
+        call("simulate", path, "--jitter", "10%", "--seed", "1").stdout.split()
+    )
+    for wrong, what in ((("--seed", "1"), "nothing to draw"), (("--jitter", "200%"), "not a fraction")):
+        result = call("simulate", path, *wrong)
+        assert result.exit_code == 2
+        assert what in result.stderr
+
+
 def test_a_plan_of_too_many_transfers_is_not_simulated_for_the_report(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = ("plan", "uniform:servers=3,nics=1,rate=400Gb/s", "--family", "nested-rings", "--segments", "2")
     monkeypatch.setattr("optcc.reports.console.MOST_SIMULATED", 24)

@@ -202,8 +202,12 @@ def test_values_by_hand() -> None:
     loss = 3 + Fraction(98 - 31, 125) / 2
     assert starving.seconds == 4 + 1 + 100 + 2 + loss
     assert starving.certificate == CutCosts(0, "out", (loss,))
-    # Little to send: copies to both others, not a second hop.
-    assert bound(lacking(3, 4, 3).scaled(Fraction(1, 10**6)), 1000, Fraction(4), Fraction(1)).seconds == 4 + 1 + 2
+    # Little to send: copies to both others, not a second hop; and, where chunks cost something, in two chunks.
+    little = lacking(3, 4, 3).scaled(Fraction(1, 10**6))
+    copied = bound(little, 1000, Fraction(4), Fraction(0))
+    assert copied.seconds == 4 + 2
+    assert copied.certificate == CutCosts(0, "out", (Fraction(0),))
+    assert 0 < 4 + 2 + 2 - bound(little, 1000, Fraction(4), Fraction(1)).seconds <= Fraction(1, 10**15)
 
 
 def test_a_starving_pair_is_used_where_it_says_more() -> None:

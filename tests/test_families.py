@@ -128,7 +128,7 @@ def all_hubs(draw: st.DrawFn) -> Cluster:
 
 
 FITTING: dict[tuple[str, ...], st.SearchStrategy[Cluster]] = {
-    ("nested-rings", "packed-trees", "ring"): ANY,
+    ("nested-rings", "packed-trees", "ring", "nccl-tree"): ANY,
     ("trees", "striped-exchange", "whole-vectors", "halving"): st.one_of(FLAT, with_dead_nics()),
     ("direct-exchange",): st.one_of(with_dead_nics(), two_starving(), several_starving(), all_hubs()),
     ("grouped-exchange",): in_pods(),

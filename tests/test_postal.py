@@ -19,7 +19,7 @@ from optcc.schedule.routes import Routes
 from optcc.theory import check_bound_with_costs
 from optcc.theory.bound_check import check_arrivals
 from optcc.theory.bound_costs import earliest
-from optcc.values.bound import BoundWithCosts, FluidCosts, PostalCosts
+from optcc.values.bound import BoundWithCosts, FluidCosts, OneHopCosts, PostalCosts
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters, degraded
 from tests.effort import examples
@@ -111,10 +111,10 @@ def with_few(servers: int, nics: int, dead: int) -> Cluster:
     ("servers", "nics", "dead", "near"), [(8, 1, 0, 1.02), (8, 8, 5, 1.02), (16, 8, 5, 1.02), (16, 8, 6, 1.1)]
 )
 def test_one_exchange_comes_near(servers: int, nics: int, dead: int, near: float) -> None:
-    """1 KiB, 5 us a hop, 1 us a chunk: without this bound the exchange is 1.3 to 2.2 times what is proved."""
+    """1 KiB, 5 us a hop, 1 us a chunk: without this bound, and that of one hop, the exchange is 1.3 times and more."""
     cluster, costs = with_few(servers, nics, dead), (5 * US, US)
     found = bound(cluster, 1024, *costs)
-    assert isinstance(found.certificate, PostalCosts)
+    assert isinstance(found.certificate, PostalCosts | OneHopCosts)
     schedule = one_exchange(cluster, 1024)
     check(schedule, found.seconds, *costs)
     time_s = optcc.simulate(schedule, alpha=5 * US, per_chunk=US).time_s

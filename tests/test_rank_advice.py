@@ -9,9 +9,10 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from optcc.cli.ranks import advise, best_order, btree, tree_loads
+from optcc.cli.ranks import advise
 from optcc.discover import apply_failures
 from optcc.errors import InputError
+from optcc.schedule.nccl_tree import best_order, btree, tree_loads
 from optcc.values.cluster import Cluster
 
 

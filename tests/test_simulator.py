@@ -16,7 +16,7 @@ import optcc
 from optcc.errors import InputError, SimulationError
 from optcc.schedule import Lane, Link, Port, Route, Schedule
 from optcc.schedule.columns import stripes_of
-from optcc.simulation.simulator import TICKS_PER_S, Receivers
+from optcc.simulation.simulator import TICKS_PER_S, Receivers, _jittered
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conftest import GBPS, clusters, degraded
 from tests.conservation import check_conservation
@@ -43,6 +43,32 @@ def test_between_the_bound_and_the_limit(cluster: Cluster, segments: int) -> Non
 def test_never_below_the_bound(cluster: Cluster, nbytes: int, algorithm: str) -> None:
     plan = optcc.plan(cluster, nbytes, segments=4).baseline(algorithm)
     assert optcc.simulate(plan.schedule()).time_s >= float(plan.bound.seconds) * (1 - 1e-12)
+
+
+def test_jitter_is_by_chance_and_by_the_seed() -> None:
+    schedule = optcc.plan(Cluster.uniform(servers=6, nics=2, rate=GBPS).degrade("server0/nic0"), 2**26).schedule()
+
+    def time_s(jitter: float, seed: int = 0) -> float:
+        return optcc.simulate(schedule, jitter=jitter, seed=seed).time_s
+
+    plain = optcc.simulate(schedule).time_s
+    assert time_s(0.0) == time_s(0.0, seed=7) == plain
+    assert time_s(0.1) == time_s(0.1)
+    assert len({time_s(0.1, seed) for seed in range(5)}) == 5
+    means = [sum(time_s(jitter, seed) for seed in range(5)) / 5 for jitter in (0.03, 0.1, 0.3)]
+    assert plain < means[0] < means[1] < means[2] < 2 * plain
+    for jitter in (-0.1, 1.5, float("nan")):
+        with pytest.raises(InputError, match="jitter out of range"):
+            time_s(jitter)
+
+
+def test_jitter_is_the_spread_of_a_factor_of_mean_one() -> None:
+    """One long transfer takes the mean of its stripes' factors."""
+    lengths = np.full(40_000, 10**6)
+    factors = _jittered(lengths, 0.2, 3) / lengths
+    assert factors.mean() == pytest.approx(1, abs=0.005)
+    assert factors.std() == pytest.approx(0.2, abs=0.005)
+    assert (factors > 0).all()
 
 
 @given(cluster=clusters(symmetric=False), nbytes=st.integers(1, 2**30), alpha=st.sampled_from([0, Fraction(5, 10**6)]))

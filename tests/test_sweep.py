@@ -394,6 +394,26 @@ def test_measured_costs_are_told_in_options(tmp_path: Path) -> None:
     assert [row["alpha_s"] for row in rows_of(out)] == ["0.0"]
 
 
+def test_jitter_is_an_axis_and_a_column(tmp_path: Path) -> None:
+    out = tmp_path / "a.csv"
+    topology = "uniform:servers=4,nics=2,rate=400Gb/s"
+    asked = ["sweep", topology, "--fail-count", "1", "--size", "16MiB", "--jitter", "0,80%", "-o", str(out)]
+    assert CliRunner().invoke(main, asked).exit_code == 0
+    with out.open(encoding="utf-8") as file:
+        found = list(csv.DictReader(file))
+    assert [(row["jitter"], row["algorithm"]) for row in found] == [
+        (jitter, algorithm) for jitter in ("0.0", "0.8") for algorithm in ("optcc", "ring")
+    ]
+    times = [float(row["simulated_s"]) for row in found]
+    assert times[0] < times[2]
+    assert times[1] < times[3]
+    refused = CliRunner().invoke(
+        main, [*asked[:-4], "--quantity", "bound", "--jitter", "1%", "-o", str(tmp_path / "b.csv")]
+    )
+    assert refused.exit_code == 2
+    assert "a bound has no jitter" in refused.stderr
+
+
 def test_the_documented_grid_can_be_read(tmp_path: Path) -> None:
     document = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     example = document.split("```yaml\n")[1].split("```")[0]

@@ -3,7 +3,7 @@
 Of a bound with costs, what a server loses is not computed again. A claimed loss stands if no number of chunks with a
 smaller loss can fill the time available. This is tried for every number, chunk by chunk from the last. Of times by
 which servers can have been told, what ports can have sent before each is counted. Proof ids chunk-costs, starving-pair,
-postal.
+postal, one-hop.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 from fractions import Fraction
 
 from optcc.errors import CertificateError
-from optcc.theory.bound_costs import growth, live_nics, live_rates, nic_rate, outside_ranks, pair_s
+from optcc.theory.bound_costs import growth, live_nics, live_rates, nic_rate, one_hop_bytes, outside_ranks, pair_s
 from optcc.theory.bounds import dearest, program_bound
 from optcc.values.bound import (
     LARGEST_GAP,
@@ -20,6 +20,7 @@ from optcc.values.bound import (
     BoundWithCosts,
     CutCosts,
     FluidCosts,
+    OneHopCosts,
     PairCosts,
     PostalCosts,
     ProgramCertificate,
@@ -120,6 +121,8 @@ def check_bound_with_costs(cluster: Cluster, found: BoundWithCosts) -> None:
         proved = _pair_s(cluster, found, cert)
     elif isinstance(cert, PostalCosts):
         proved = _postal_s(cluster, found, cert)
+    elif isinstance(cert, OneHopCosts):
+        proved = _one_hop_s(cluster, found, cert)
     else:
         base = found.bound.seconds
         proved = base + found.alpha + found.per_chunk if base else Fraction(0)
@@ -201,6 +204,19 @@ def _postal_s(cluster: Cluster, found: BoundWithCosts, cert: PostalCosts) -> Fra
     own = nics.pop(cert.server)
     check_arrivals(cert.arrivals, own, nics, found.alpha, found.per_chunk)
     return cert.arrivals[-1][0]
+
+
+def _one_hop_s(cluster: Cluster, found: BoundWithCosts, cert: OneHopCosts) -> Fraction:
+    """The seconds that the certificate about chunks of one hop proves."""
+    count = len(cluster.servers)
+    if not 0 <= cert.server < count or count < 2 or not found.bound.seconds:
+        raise CertificateError(f"certificate names server {cert.server}, the cluster has {count}")
+    if not 0 <= cert.span <= found.alpha + 2 * found.per_chunk:
+        raise CertificateError(f"a span of {cert.span} s, in which there may be two hops")
+    nbytes = found.bound.nbytes
+    if one_hop_bytes(cluster, cert.server, cert.direction, nbytes, cert.span, found.per_chunk) >= (count - 1) * nbytes:
+        raise CertificateError(f"all data can go one hop in {cert.span} s")
+    return found.alpha + cert.span
 
 
 def check_arrivals(

@@ -1,16 +1,17 @@
 """A lower bound on AllReduce time that knows latency and the cost of a chunk, for every cluster; exact.
 
-The largest of four, each a theorem about schedules of whole chunks in the simulator's model:
+The largest of five, each a theorem about schedules of whole chunks in the simulator's model:
 
 * any bound on bytes, and alpha and one chunk beside it, since no port works in the first or the last alpha;
 * one server, whose bytes leave (or enter) it in chunks that another rank passes on once whole: its last chunks must be
   small, hence many;
 * two starving servers: A and B, which need nearly all the time for their own bytes. What A sends for B by way of others
   waits for whole chunks twice; what A sends to B directly uses ports of both once more;
-* chunks of no bytes, which tell all servers of one, or one of all: what few bytes cost.
+* chunks of no bytes, which tell all servers of one, or one of all: what few bytes cost;
+* chunks of one hop: where there is no time for two, they carry all data of all others to a server.
 
-Statements and proofs: proofs/written/chunk-costs.md, starving-pair.md and postal.md, proof ids chunk-costs,
-starving-pair and postal.
+Statements and proofs: proofs/written/chunk-costs.md, starving-pair.md, postal.md and one-hop.md, proof ids chunk-costs,
+starving-pair, postal and one-hop.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from fractions import Fraction
 
 from optcc.errors import InputError
 from optcc.simulation.faults import LONGEST_S
-from optcc.values.bound import Bound, BoundWithCosts, CutCosts, Direction, FluidCosts, PairCosts, Part, PostalCosts
+from optcc.values.bound import (
+    Bound,
+    BoundWithCosts,
+    CutCosts,
+    Direction,
+    FluidCosts,
+    OneHopCosts,
+    PairCosts,
+    Part,
+    PostalCosts,
+)
 from optcc.values.cluster import Cluster, Server
 
 TICKS_PER_S = 10**12
@@ -36,7 +47,7 @@ def bound_with_costs(
 ) -> BoundWithCosts:
     """The least time at `alpha` per hop and `per_chunk` per chunk and port, in seconds; `bound` is that without costs.
 
-    Other collectives have the first of the four bounds only. Raises InputError for costs out of range.
+    Other collectives have the first of the five bounds only. Raises InputError for costs out of range.
     """
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
@@ -47,6 +58,8 @@ def bound_with_costs(
         found += _cuts(cluster, bound, a, o)
         found += _pairs(cluster, bound, a, o)
         found += _postal(cluster, bound, a, o)
+        least = max(one.seconds for one in found)
+        found += _one_hop(cluster, bound, a, o) if 2 * (a + o) > least else ()
     return max(found, key=lambda one: one.seconds)  # at a tie the simplest, which comes first
 
 
@@ -311,3 +324,58 @@ def _postal(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction
         what = f"until {name} can have told all" if direction == "out" else f"until all can have told {name}"
         parts = (Part(f"{what}, {nics[s]} chunk{'s' * (nics[s] > 1)} at a time", seconds),)
         yield BoundWithCosts(seconds, bound, alpha, per_chunk, PostalCosts(s, direction, arrivals), parts)
+
+
+# Chunks of one hop
+
+
+SPANS_PER_S = 10**15
+"""Spans of one hop are whole femtoseconds: a thousandth of what the simulator tells apart."""
+
+
+def carried(rate: Fraction, nbytes: int, span: Fraction, per_chunk: Fraction) -> Fraction:
+    """The most that c = 0, 1, ... chunks of `nbytes` bytes or less bring a NIC in `span` seconds: the least of c nbytes
+    and of (span - c per_chunk) rate, for the best c. Bytes; proof id one-hop.
+
+    rate : bytes per second; per_chunk : seconds of the NIC's for each chunk
+    """
+    chunks = math.floor(span * rate / (nbytes + per_chunk * rate))  # so many arrive whole
+    return max(chunks * Fraction(nbytes), (span - (chunks + 1) * per_chunk) * rate)
+
+
+def one_hop_bytes(
+    cluster: Cluster, server: int, direction: Direction, nbytes: int, span: Fraction, o: Fraction
+) -> Fraction:
+    """What all NICs of a server carry that way in `span` seconds, `o` of them for each chunk; bytes."""
+    rates = live_rates(cluster.servers[server], direction)
+    return sum((rates.count(r) * carried(r, nbytes, span, o) for r in set(rates)), Fraction(0))
+
+
+def _one_hop(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> Iterator[BoundWithCosts]:
+    """The bound of every server and direction; of equal ones the first."""
+    if len(cluster.servers) < 2:
+        return
+    need, most = (len(cluster.servers) - 1) * bound.nbytes, alpha + 2 * per_chunk
+    directions: tuple[Direction, ...] = ("out", "in")
+    for direction in directions:
+        seen = set()
+        for s, server in enumerate(cluster.servers):
+            rates = live_rates(server, direction)
+            if not rates or rates in seen:
+                continue
+            seen.add(rates)
+            low, high = 0, math.floor(most * SPANS_PER_S)  # at `low` they cannot, at `high` they may
+            while high - low > 1:
+                middle = Fraction((low + high) // 2, SPANS_PER_S)
+                if one_hop_bytes(cluster, s, direction, bound.nbytes, middle, per_chunk) < need:
+                    low = (low + high) // 2
+                else:
+                    high = (low + high) // 2
+            whole = one_hop_bytes(cluster, s, direction, bound.nbytes, most, per_chunk) < need
+            span = most if whole else Fraction(low, SPANS_PER_S)
+            what = f"for {server.name} to get" if direction == "in" else f"for all to get from {server.name}"
+            parts = (
+                Part("until the first chunk has arrived", alpha),
+                Part(f"{what} all data in chunks of one hop, or for a second hop", span),
+            )
+            yield BoundWithCosts(alpha + span, bound, alpha, per_chunk, OneHopCosts(s, direction, span), parts)

@@ -11,7 +11,6 @@ one GPU). For other numbers nothing has been measured, and all count.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -20,6 +19,7 @@ import click
 
 from optcc.cli.options import cluster_options, emit, json_option, read_cluster
 from optcc.errors import InputError
+from optcc.schedule.nccl_tree import best_order, tree_loads
 from optcc.values.cluster import Cluster, Server
 
 USED_OF_8 = {8: 8, 7: 4, 6: 4, 5: 2, 4: 4}
@@ -52,42 +52,6 @@ def as_stock(server: Server, leave: bool) -> Stock:
         for out in range(len(live) if leave else 1)
     ]
     return max(options, key=lambda one: (one.rate, -len(one.left_out)))
-
-
-def btree(count: int, rank: int) -> list[int]:
-    """The children of a place in NCCL's binary tree of so many, whose root is 0."""
-    if rank == 0:
-        return [1 << (count - 1).bit_length() - 1] if count > 1 else []
-    below = (rank & -rank) >> 1
-    children = [rank - below] if below else []
-    step = below
-    while step and rank + step >= count:
-        step >>= 1
-    return children + ([rank + step] if step else [])
-
-
-def tree_loads(count: int) -> list[Fraction]:
-    """By place in rank order: how often a server sends the data, or receives it, in NCCL's two trees; the larger."""
-    sends, receives = [Fraction(0)] * count, [Fraction(0)] * count
-    # The second tree is the first one mirrored, or shifted by one where the number is odd.
-    second = [(place + 1) % count if count % 2 else count - 1 - place for place in range(count)]
-    for names in (range(count), second):
-        for place in range(count):
-            for child in btree(count, place):
-                for a, b in ((names[place], names[child]), (names[child], names[place])):
-                    sends[a] += Fraction(1, 2)
-                    receives[b] += Fraction(1, 2)
-    return [max(pair) for pair in zip(sends, receives, strict=True)]
-
-
-def best_order(rates: Sequence[Fraction]) -> list[int]:
-    """Servers by place for NCCL's Tree: the slower, the less to carry; servers alike stay in their order."""
-    loads, count = tree_loads(len(rates)), len(rates)
-    slow = sorted((server for server in range(count) if rates[server] < max(rates)), key=lambda server: rates[server])
-    places = sorted(range(count), key=lambda place: (loads[place], place))[: len(slow)]
-    order = dict(zip(places, slow, strict=True))
-    others = iter(server for server in range(count) if server not in slow)
-    return [order[place] if place in order else next(others) for place in range(count)]
 
 
 def advise(cluster: Cluster) -> dict[str, Any]:

@@ -42,6 +42,12 @@ from optcc.errors import InputError
     "that drop the order.",
 )  # fmt: skip
 @click.option(
+    "--jitter", default="0", show_default=True, metavar="PART",
+    help="Every stripe takes longer or shorter by chance: the standard deviation of a lognormal factor of mean 1, "
+    "such as 3%.",
+)  # fmt: skip
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0, 2**63 - 1), help="Of --jitter.")
+@click.option(
     "--timeline", type=click.Path(path_type=Path, dir_okay=False), help="Draw what each NIC did: FILE.svg or FILE.json."
 )
 @json_option
@@ -54,6 +60,8 @@ def simulate(
     detect: str,
     receivers: Literal["stripes", "packets"] | None,
     service: Literal["plan", "ready"],
+    jitter: str,
+    seed: int,
     timeline: Path | None,
     as_json: bool,
 ) -> None:
@@ -69,12 +77,16 @@ def simulate(
     from optcc.simulation.faults import check_alive
     from optcc.simulation.simulator import simulate as run_virtually
     from optcc.simulation.timeline import check_timeline, write_timeline
-    from optcc.values.units import parse_seconds
+    from optcc.values.units import parse_fraction, parse_seconds
 
     latency, cost = parse_seconds(alpha, where="--alpha"), parse_seconds(per_chunk, where="--per-chunk")
     given = click.get_current_context().get_parameter_source("detect") is not click.core.ParameterSource.DEFAULT
     if given and not fault:
         raise InputError("nothing to detect", where="--detect", expected="a --fault beside it", got="none")
+    context = click.get_current_context()
+    spread = float(parse_fraction(jitter, where="--jitter"))
+    if not spread and context.get_parameter_source("seed") is not click.core.ParameterSource.DEFAULT:
+        raise InputError("nothing to draw", where="--seed", expected="a --jitter beside it", got="none")
     noticed = parse_seconds(detect, where="--detect")
     faults = [parse_fault(text, noticed) for text in fault]
     check_timeline(timeline)
@@ -85,9 +97,11 @@ def simulate(
         chosen = baseline(made, algorithm, alpha=latency, per_chunk=cost)
         schedule = chosen.schedule()
         how: dict[str, Any] = {"alpha": latency, "per_chunk": cost, "faults": faults, "receivers": receivers}
+        how |= {"jitter": spread, "seed": seed}
         simulation = run_virtually(schedule, **how, service=service)
         in_order_s = None if service == "plan" else run_virtually(schedule, **how).time_s
-    value = simulation_json(made, algorithm, simulation, latency, cost, faults, noticed, in_order_s)
+    drawn = {"jitter": spread, "seed": seed} if spread else {}
+    value = simulation_json(made, algorithm, simulation, latency, cost, faults, noticed, in_order_s) | drawn
     if timeline is not None:
         bound_s = float(made.bound.seconds)
         write_timeline(simulation, timeline, title=timeline_title(chosen), bound_s=bound_s, faults=faults)

@@ -27,6 +27,7 @@ _ENTRIES = (
     ("count", "left", "place", "draws"),
     ("monte_carlo", "mttf", "repair_time", "nic_share", "mttf_nics"),
 )
+_LISTS = ("servers", "size", "fail_count", "left", "algorithm", "alpha", "per_chunk", "jitter", "segments")
 _SHOWN_ERRORS = 5
 
 
@@ -68,6 +69,7 @@ _SHOWN_ERRORS = 5
 @click.option("--algorithm", metavar="NAME,...", help="optcc, ring, ... (default optcc,ring).")
 @click.option("--alpha", metavar="TIME,...", help="Latency from NIC to NIC (default: as measured, or 0us).")
 @click.option("--per-chunk", metavar="TIME,...", help="What a port spends on each chunk (default likewise).")
+@click.option("--jitter", metavar="PART,...", help="Of every stripe's time by chance (default 0; mean of 3 draws).")
 @click.option("--segments", metavar="K,...", help="Pipeline depth (default: the planner's choice).")
 @click.option(
     "--receivers", type=click.Choice(["stripes", "packets"]),
@@ -176,7 +178,17 @@ def _grid_of_options(source: str, given: Mapping[str, Any]) -> SweepGrid:
 
     typed: dict[str, Any] = {}
     for name, value in given.items():
-        many = name in ("servers", "size", "fail_count", "left", "algorithm", "alpha", "per_chunk", "segments")
+        many = name in (
+            "servers",
+            "size",
+            "fail_count",
+            "left",
+            "algorithm",
+            "alpha",
+            "per_chunk",
+            "jitter",
+            "segments",
+        )
         typed[_FIELDS.get(name, name)] = [v.strip() for v in value.split(",")] if many else value
     typed["nics"] = list(typed["nics"]) if "nics" in typed else None
     topology = TopologyEntry(source, typed.pop("servers", None), typed.pop("nic_rate", None))
@@ -262,6 +274,7 @@ def _show_distribution(one: Distribution) -> None:
 
     inputs = one.inputs
     depth = f", {inputs['segments']} segments" if inputs["segments"] else ""
+    depth += f", jitter {percent(inputs['jitter'])}" if inputs["jitter"] else ""
     depth += ", receivers of packets" if inputs["receivers"] == "packets" else ""
     click.echo(
         f"{inputs['topology']}, {inputs['servers']} servers, {format_size(inputs['size'])}, "

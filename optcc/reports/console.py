@@ -277,6 +277,9 @@ def print_simulation(value: dict[str, Any]) -> None:
     table.add_row("assumed", f"latency {latency} (--alpha), {cost} for each chunk (--per-chunk)")
     if "detect_s" in value:
         table.add_row("", f"a death is noticed after {format_seconds(value['detect_s'])} (--detect)")
+    if "jitter" in value:
+        drawn = f"{percent(value['jitter'])} of jitter from stripe to stripe, drawn by seed {value['seed']}"
+        table.add_row("", f"{drawn} (--jitter, --seed)")
     if value["receivers"] == "packets":
         table.add_row("", "packets of several senders share a receiver and a link (--receivers)")
     if value["ports"] and value["time_s"]:

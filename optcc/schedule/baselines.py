@@ -34,6 +34,7 @@ from optcc.schedule.assemble import (
     segment_bounds,
 )
 from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.nccl_tree import NcclTree, best_order
 from optcc.schedule.recipe import MAX_SEGMENTS, Recipe, Segments, require
 from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.schedule.routes import Routes
@@ -366,10 +367,16 @@ def optcc_published(cluster: Cluster, segments: int) -> OptccPaper:
     return OptccPaper(segments, weak, paper_share(len(cluster.ranks), left))
 
 
+def nccl_tree(cluster: Cluster, segments: int) -> NcclTree:
+    """NCCL's Tree with the slowest servers where they carry least."""
+    return NcclTree(segments, tuple(best_order([min(rank.out_rate, rank.in_rate) for rank in cluster.ranks])))
+
+
 BASELINES: dict[str, Callable[[Cluster, int], Recipe]] = {
     "ring": ring,
     "balance": balance,
     "hot-repair": hot_repair,
+    "nccl-tree": nccl_tree,
     "r2cc": r2cc,
     "optcc-published": optcc_published,
 }

@@ -7,6 +7,7 @@ from optcc.schedule.direct import DirectExchange
 from optcc.schedule.grouped import GroupedExchange
 from optcc.schedule.halving import RecursiveHalving
 from optcc.schedule.inside import InsideServers
+from optcc.schedule.nccl_tree import NcclTree
 from optcc.schedule.nested import NestedRings
 from optcc.schedule.packed import PackedTrees
 from optcc.schedule.recipe import Recipe
@@ -28,6 +29,7 @@ FAMILIES: dict[str, type[Recipe]] = {
         WholeVectors,
         RecursiveHalving,
         PlainRing,
+        NcclTree,
         R2cc,
         OptccPaper,
     )

@@ -32,6 +32,9 @@ from optcc.values.units import Quantity, as_seconds
 NEVER = 2**62
 """Ticks; beyond all times."""
 
+MOST_JITTER = 1.0
+"""Standard deviation over the mean: beyond it a stripe's time says nothing of its bytes any more."""
+
 Receivers = Literal["stripes", "packets"]
 """What links and receiving ports serve in order: whole stripes, or packets, so that senders share them."""
 
@@ -108,6 +111,8 @@ def simulate(
     faults: Sequence[Fault] = (),
     receivers: Receivers | None = None,
     service: Service = "plan",
+    jitter: float = 0.0,
+    seed: int = 0,
 ) -> Simulation:
     """Run `schedule` in virtual time.
 
@@ -118,8 +123,16 @@ def simulate(
         stripes in the order in which they can; None: as `usual_receivers` says
     service : "plan": a sending port serves the lowest row that is ready; "ready": the row that has been ready longest,
         as queues of NICs and other libraries do (of rows ready in the same instant, the lowest)
+    jitter, seed : every stripe takes as long, at all ports and links, as if it had its bytes times a factor of its own.
+        Factors are lognormal, of mean 1 and standard deviation `jitter`, and follow from the seed alone
     Raises SimulationError if transfers can never start, if a rank with work left has no live NIC, and if time overflows
-    the clock. Raises InputError for times below 0, faults of unknown ports and unknown `receivers` or `service`.
+    the clock. Raises InputError for times below 0, faults of unknown ports, unknown `receivers` or `service`, and
+    jitter below 0 or above `MOST_JITTER`.
+
+    >>> from optcc import Cluster, plan
+    >>> schedule = plan(Cluster.uniform(servers=4, rate="400Gb/s"), "1MiB").schedule()
+    >>> 1 < simulate(schedule, jitter=0.1).time_s / simulate(schedule).time_s < 1.5
+    True
     """
     if receivers is None:
         receivers = usual_receivers(schedule.links)
@@ -130,6 +143,8 @@ def simulate(
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
             raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))
+    if not 0 <= jitter <= MOST_JITTER:
+        raise InputError("jitter out of range", where="--jitter", expected=f"0 to {MOST_JITTER:.0%}", got=str(jitter))
     stripes = schedule.stripes
     tables = fault_tables(schedule, stripes.lanes, faults)
     rows, packets = len(schedule), receivers == "packets"
@@ -137,7 +152,8 @@ def simulate(
         rows=rows,
         stripes=len(stripes.row),
         waits=len(schedule.dep_idx),
-        **{name: getattr(stripes, name) for name in ("row", "lane", "length", "ptr")},
+        length=stripes.length if not jitter else _jittered(stripes.length, jitter, seed),
+        **{name: getattr(stripes, name) for name in ("row", "lane", "ptr")},
         **{name: getattr(schedule, name) for name in ("dep_ptr", "dep_idx")},
     )
     fabric = _fabric(schedule, stripes, tables, round(Fraction(alpha) * TICKS_PER_S), per_chunk, packets)
@@ -172,6 +188,13 @@ def simulate(
         receivers=receivers,
         worked=found["queue"][:, 3] / TICKS_PER_S,
     )
+
+
+def _jittered(length: NDArray[np.int64], jitter: float, seed: int) -> NDArray[np.int64]:
+    """Bytes of stripes as the simulator's loop is to count them."""
+    spread = np.log1p(jitter**2)
+    factors = np.random.default_rng(seed).lognormal(-spread / 2, np.sqrt(spread), len(length))
+    return np.rint(length * factors).astype(np.int64)
 
 
 def seconds(schedule: Schedule, alpha: float | Fraction, per_chunk: float | Fraction) -> float:

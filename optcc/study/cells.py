@@ -23,6 +23,8 @@ REFERENCE = "ring"
 """The algorithm that the fault-free cluster runs for comparison, as the field does."""
 
 STRIPES: Receivers = "stripes"
+JITTER_SEEDS = (0, 1, 2)
+"""A time with jitter is the mean of these draws, since one alone is luck."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class SweepJob:
     failures : ``SERVER/NIC=FRACTION_LEFT`` each
     algorithm : as `Plan.baseline` takes it; None for the bound alone
     best : a baseline without `segments` is run as `optcc.study.rivals.best` chooses it
+    jitter : as `optcc.simulate` takes it; the time is the mean over `JITTER_SEEDS`
     """
 
     cluster_id: str
@@ -45,6 +48,7 @@ class SweepJob:
     algorithm: str | None = None
     receivers: Receivers = STRIPES
     best: bool = False
+    jitter: float = 0.0
 
     @cached_property
     def key(self) -> str:
@@ -129,7 +133,7 @@ def fingerprint(cluster: Cluster) -> str:
 
 
 COLUMNS: dict[str, type] = {
-    "topology": str, "servers": int, "ranks": int, "size": int, "alpha_s": float, "per_chunk_s": float,
+    "topology": str, "servers": int, "ranks": int, "size": int, "alpha_s": float, "per_chunk_s": float, "jitter": float,
     "failure_entry": int, "place": str, "failed": int, "left": float, "draw": int, "seed": int, "failures": str,
     "quantity": str, "algorithm": str, "receivers": str, "bound_s": float, "fault_free_s": float,
     "unavoidable_overhead": float, "simulated_s": float, "ratio": float, "reference_s": float, "overhead": float,
@@ -149,7 +153,7 @@ def row(cell: SweepCell, results: Mapping[str, SweepResult]) -> Row:
         reference = results[job.reference.key] if job.reference else reference
     values = {
         "topology": cell.topology, "servers": cell.servers, "ranks": cell.ranks, "size": job.nbytes,
-        "alpha_s": float(job.alpha_s), "per_chunk_s": float(job.per_chunk_s),
+        "alpha_s": float(job.alpha_s), "per_chunk_s": float(job.per_chunk_s), "jitter": job.jitter,
         "failure_entry": cell.entry, "place": cell.place, "failed": cell.failed,
         "left": None if cell.left is None else float(cell.left), "draw": cell.draw, "seed": cell.seed,
         "failures": " ".join(job.failures), "quantity": "simulate" if job.algorithm else "bound",
@@ -171,12 +175,16 @@ def _less_one(ratio: float | None) -> float | None:
     return None if ratio is None else ratio - 1
 
 
+def _same_plan(job: SweepJob) -> SweepJob:
+    return replace(job, algorithm=None, jitter=0.0)
+
+
 def groups(cells: Iterable[SweepCell], done: Mapping[str, SweepResult]) -> list[tuple[SweepJob, ...]]:
-    """The jobs that are not `done`, those that take longest first; those that differ in the algorithm only share a plan
-    and stand together, but for baselines at their best, which need none."""
+    """The jobs that are not `done`, those that take longest first; those that differ in algorithm and jitter only share
+    a plan and stand together. Of baselines at their best, which need none, those that differ in jitter only do."""
     found: dict[SweepJob, dict[SweepJob, float]] = {}
     for cell in cells:
         for job in cell.jobs:
             if job.key not in done:
-                found.setdefault(job if job.best else replace(job, algorithm=None), {})[job] = cell.weight(job)
+                found.setdefault(replace(job, jitter=0.0) if job.best else _same_plan(job), {})[job] = cell.weight(job)
     return [tuple(jobs) for jobs in sorted(found.values(), key=lambda jobs: -max(jobs.values()))]

@@ -28,7 +28,7 @@ from optcc.simulation.simulator import Receivers, usual_receivers
 from optcc.study.cells import STRIPES, SweepCell, SweepJob, fingerprint
 from optcc.study.failures import Counted, FailureEntry, MonteCarlo, Named, Place, Renamed
 from optcc.values.cluster import MAX_NICS, Cluster
-from optcc.values.units import format_seconds, parse_seconds, parse_share, parse_size
+from optcc.values.units import format_seconds, parse_fraction, parse_seconds, parse_share, parse_size
 
 MARKER, VERSION = "optcc-sweep", "1"
 MAX_FILE_BYTES = 2**20
@@ -73,6 +73,7 @@ class SweepGrid:
     notes: tuple[str, ...] = ()
     receivers: Receivers | None = None
     best: bool = False
+    jitter: tuple[float, ...] = (0.0,)
 
     def clusters(self) -> dict[str, Cluster]:
         """Every topology's cluster by its fingerprint."""
@@ -97,7 +98,8 @@ class SweepGrid:
         return "nics" if own_depth and PLACELESS.issuperset(self.algorithms) else "nothing"
 
     def cells(self) -> tuple[SweepCell, ...]:
-        """The rows, in the order of the table: topologies, failures, sizes, alpha, per-chunk, segments, algorithms."""
+        """The rows, in the order of the table: topologies, failures, sizes, alpha, per-chunk, jitter, segments,
+        algorithms."""
         per_set = len(list(self._jobs("", (), (self.alpha_s, self.per_chunk_s))))
         rows = len(self.topologies) * sum(map(len, self.failures)) * per_set
         if rows > MAX_CELLS:
@@ -129,10 +131,10 @@ class SweepGrid:
     def _jobs(
         self, cluster_id: str, failures: tuple[str, ...], costs: Costs, receivers: Receivers = STRIPES
     ) -> Iterator[SweepJob]:
-        axes = product(self.sizes, *costs, self.segments, self.algorithms)
-        for size, alpha_s, per_chunk_s, segments, algorithm in axes:
+        axes = product(self.sizes, *costs, self.jitter, self.segments, self.algorithms)
+        for size, alpha_s, per_chunk_s, jitter, segments, algorithm in axes:
             kind, best = (receivers, self.best) if algorithm else (STRIPES, False)
-            yield SweepJob(cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm, kind, best)
+            yield SweepJob(cluster_id, failures, size, alpha_s, per_chunk_s, segments, algorithm, kind, best, jitter)
 
 
 T = TypeVar("T")
@@ -225,6 +227,7 @@ class GridFile(msgspec.Struct, forbid_unknown_fields=True):
     algorithms: Texts | None = None
     alpha: Texts | None = None
     per_chunk: Texts | None = None
+    jitter: Texts | None = None
     segments: Texts | None = None
     receivers: Receivers | None = None
     baselines: Literal["usual", "best"] = "usual"
@@ -269,6 +272,9 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> SweepGrid:
     if typed.quantity == "bound" and typed.receivers is not None:
         expected = where.field("quantity", "simulate")
         raise InputError("a bound has no receivers", where=where("$.receivers"), expected=expected)
+    if typed.quantity == "bound" and typed.jitter is not None:
+        expected = where.field("quantity", "simulate")
+        raise InputError("a bound has no jitter", where=where("$.jitter"), expected=expected)
     known = {f"{s.name}/{nic.name}" for t in topologies for s in t.cluster.servers for nic in s.nics}
     entries = {f"$.failures[{i}]": entry for i, entry in enumerate(typed.failures or [])}
     failures = [read_failures(entry, at, where, known) for at, entry in entries.items()]
@@ -287,6 +293,7 @@ def grid_of(typed: GridFile, where: Where, folder: Path = Path()) -> SweepGrid:
         notes=tuple(notes),
         receivers=typed.receivers,
         best=typed.baselines == "best",
+        jitter=read_each(typed.jitter or "0", "$.jitter", where, _jitter),
     )
 
 
@@ -379,6 +386,10 @@ def _algorithm(text: str, where: str) -> str:
     if text not in names:
         raise InputError("unknown algorithm", where=where, expected=f"one of {', '.join(names)}", got=text)
     return text
+
+
+def _jitter(text: str, where: str) -> float:
+    return float(parse_fraction(text, where))
 
 
 def _segments(text: str, where: str) -> int:

@@ -105,7 +105,8 @@ def distributions(
 
 def _distribution(expected: Fraction, job: SweepJob, rows: list[Row]) -> Distribution:
     first = rows[0]
-    names = ("topology", "servers", "size", "alpha_s", "per_chunk_s", "failure_entry", "algorithm", "receivers")
+    names = ("topology", "servers", "size", "alpha_s", "per_chunk_s", "jitter", "failure_entry", "algorithm",
+             "receivers")  # fmt: skip
     stopped = sum(r["unavoidable_overhead"] is None for r in rows)
     return Distribution(
         inputs={name: first[name] for name in names} | {"segments": job.segments},
@@ -178,6 +179,7 @@ def _title(one: Distribution) -> str:
         for label, column in (("alpha", "alpha_s"), ("per chunk", "per_chunk_s"))
         if inputs[column]
     )
+    costs += f", jitter {inputs['jitter']:.2g}" if inputs["jitter"] else ""
     depth = f", {inputs['segments']} segments" if inputs["segments"] else ""
     dead = f"{one.expected_failed:.3g} NICs dead on average"
     return f"{name}\n{inputs['servers']} servers, {format_size(inputs['size'])}{costs}{depth}, {dead}"

@@ -1,55 +1,60 @@
 """The page of `optcc reproduce`: results in, tables, sentences and figures out, and what they were computed with.
 
-A sentence is made of the figures: where a figure does not bear it out, another one is written. What papers claim stands
-beside what this simulator finds. Every plan of ours is held against the target; where no schedule of whole chunks could
-meet that, by the bound with costs (proof ids chunk-costs and starving-pair), it is marked.
+The measure is the time over the certified bound with costs (proof ids chunk-costs, starving-pair, postal): no schedule
+of whole chunks is faster. A sentence is made of the figures: where a figure does not bear it out, another one is
+written. What papers claim stands beside what this simulator finds.
 """
 
 from __future__ import annotations
 
+import csv
 import hashlib
 import io
 import os
 import platform
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib.resources import files
-from itertools import accumulate, pairwise, product
+from itertools import accumulate
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
 
 import optcc
 from optcc import __version__
+from optcc.api import lower_bound
+from optcc.discover import apply_failures
 from optcc.files.writing import staged, write_file
 from optcc.machine.findings import package_version
 from optcc.machine.workers import processes
-from optcc.study.cells import SweepCell, SweepResult
+from optcc.study.cells import JITTER_SEEDS, SweepCell, SweepResult
 from optcc.study.evaluation import (
     ALPHA,
-    FAULT_FREE,
+    BALANCE,
+    JITTERS,
     NIC_RATE,
     NICS,
     OPTCC,
     PER_CHUNK,
     PUBLISHED,
+    RING,
     RIVALS,
-    SCHEMES,
-    TARGET,
     TARGET_BYTES,
-    Case,
+    TARGET_SHARE,
+    TARGETS,
     EvaluationGrid,
     Fleet,
+    Outcomes,
+    Place,
     Planning,
     PlanningResult,
 )
 from optcc.study.journal import Journal
-from optcc.study.rivals import CHANNELS, R2CC_CHUNKS
 from optcc.study.runner import Progress, run
 from optcc.study.training import FAILOVER_S, TrainingJob
-from optcc.theory.derivations import K, P, X, r2cc
 from optcc.values.cluster import Cluster
 from optcc.values.units import format_rate, format_seconds, format_size
 
@@ -59,6 +64,9 @@ if TYPE_CHECKING:
 
 PACKAGES = ("numpy", "scipy", "cvxpy", "highspy")
 """What the figures may depend on."""
+NAN = float("nan")
+TWO_PHASES = "reduce-scatter, then allgather, each at its optimum"
+"""What ForestColl's program finds for each of the two, on any fabric."""
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
@@ -87,207 +95,341 @@ def cost_of(per_chunk: Fraction) -> str:
     return f"{float(per_chunk) * 1e6:g} us"
 
 
-def both(shown: str, over: float) -> str:
-    """A figure, and in brackets the time over the bound with costs; "-" for nan."""
-    return "-" if over != over else f"{shown} ({over:.2f})"
+# Rows: a cluster with its failures, a size and a cost of chunks.
 
 
-Outcomes = Mapping[Any, Any]
-"""`SweepResult` by case and by the key of a job, `PlanningResult` by what was planned."""
-MARK = "†"
-"""Of cells where no schedule of whole chunks can meet the target."""
+@dataclass(frozen=True)
+class Row:
+    """What is known of a place. fabric, failure : in words
+
+    unavoidable : the bound with costs over that without failures, less 1
+    own : time of our plan over that of our plan without failures, less 1
+    two_phases_s : seconds of `TWO_PHASES`, computed, without latency and costs
+    over : time over the bound with costs by scheme and jitter, nan where the scheme does not apply
+    found : results by scheme, without jitter
+    """
+
+    place: Place
+    servers: int
+    fabric: str
+    failure: str
+    unavoidable: float
+    own: float
+    two_phases_s: float
+    over: Mapping[tuple[str, float], float]
+    found: Mapping[str, SweepResult]
+
+    @property
+    def with_costs_s(self) -> float:
+        """The bound with costs, seconds."""
+        return self.found[OPTCC].with_costs_s or NAN
+
+    @property
+    def in_bytes(self) -> float:
+        """What the busiest port or link of our plan carries, in time over the plain bound."""
+        return (self.found[OPTCC].fluid_s or NAN) / (self.found[OPTCC].bound_s or NAN)
+
+    def rival(self, jitter: float) -> tuple[float, str]:
+        """The least over the bound of all other schemes with that jitter, and which; (nan, "") where none was run."""
+        known = [(self.over[scheme, jitter], scheme) for scheme in RIVALS if (scheme, jitter) in self.over]
+        return min((one for one in known if one[0] == one[0]), default=(NAN, ""))
 
 
-def overhead(cell: Case, outcomes: Outcomes) -> float:
-    """Simulated time over that of the fault-free ring at the same costs, less 1; nan where the scheme has no time."""
-    return float(outcomes[cell].time_s / outcomes[cell.of(FAULT_FREE)].time_s - 1)
+def rows_of(grid: EvaluationGrid, results: Outcomes) -> list[Row]:
+    """All places of the grid, in its order."""
+    return [_row(grid, place, cell, results) for place, cell in grid.places.items()]
 
 
-def unavoidable(cell: Case, outcomes: Outcomes) -> float:
-    """The bound over the fault-free bound, less 1."""
-    return float(outcomes[cell].bound_s / outcomes[cell].fault_free_s - 1)
-
-
-def above(cell: Case, outcomes: Outcomes) -> float:
-    """The overhead less the unavoidable one."""
-    return overhead(cell, outcomes) - unavoidable(cell, outcomes)
-
-
-def where(cell: Case) -> str:
-    """Dead or slow NICs of the first servers in words; each server has `NICS`."""
-    dead, which = cell.dead, ", of server i from NIC i on" if cell.staggered else ""
-    which += f" at {cell.left}" if cell.left else ""
-    if len(dead) == 1:
-        return f"{dead[0]} of one server{which}"
-    if len(set(dead)) > 1:
-        return f"{', '.join(map(str, dead))} of {len(dead)} servers{which}"
-    return f"{dead[0]} each of {len(dead)} servers{which}"
+def _row(grid: EvaluationGrid, place: Place, cell: SweepCell, results: Outcomes) -> Row:
+    over: dict[tuple[str, float], float] = {}
+    found: dict[str, SweepResult] = {}
+    for scheme in (OPTCC, *RIVALS):
+        for jitter in JITTERS:
+            if job := grid.jobs.get((place, scheme, jitter)):
+                over[scheme, jitter] = results[job.key].over_bound
+                if not jitter:
+                    found[scheme] = results[job.key]
+    mine, whole = found[OPTCC], results[grid.jobs[place.whole, OPTCC, 0.0].key]
+    cluster = grid.clusters[place.cluster_id]
+    gather = lower_bound(apply_failures(cluster, place.failures), place.nbytes, collective="allgather")
+    return Row(
+        place, cell.servers, fabric_of(cluster), failure_of(place.failures, cluster),
+        (mine.with_costs_s or NAN) / (whole.with_costs_s or NAN) - 1, mine.time_s / whole.time_s - 1,
+        2 * float(gather.seconds), over, found,
+    )  # fmt: skip
 
 
 def fabric_of(cluster: Cluster) -> str:
-    """Rails or pods, in words."""
+    """One fabric, rails or pods, in words."""
     pods = {server.pod for server in cluster.servers}
     if not cluster.fabric.rails:
-        return f"pods of {len(cluster.servers) // len(pods)}, {cluster.fabric.pod_oversubscription} to 1"
+        factor = cluster.fabric.pod_oversubscription
+        return f"pods of {len(cluster.servers) // len(pods)}, {factor} to 1" if len(pods) > 1 else "one"
     spine = "no spine" if cluster.fabric.spine is None else f"spine {cluster.fabric.spine} to 1"
     return f"{len(cluster.servers[0].nics)} rails, {spine}"
 
 
-def failure_of(cell: SweepCell, cluster: Cluster) -> str:
-    """Which NICs are dead or slow on rails or in pods, in words."""
-    pairs = [failure.split("=") for failure in cell.job.failures]
-    names = ", ".join(nic.replace("/nic", " rail " if cluster.fabric.rails else " nic") for nic, _ in pairs)
-    return names if pairs[0][1] == "0" else f"{names} at {pairs[0][1]}"
+def failure_of(failures: Sequence[str], cluster: Cluster) -> str:
+    """Which NICs are dead or slow, in words: on rails by name; else how many of how many servers."""
+    pairs = [failure.split("=") for failure in failures]
+    left = pairs[0][1]
+    slow = "" if left == "0" else f" at {left}"
+    if cluster.fabric.rails:
+        rails: dict[str, list[int]] = {}
+        for name, _ in pairs:
+            server, _, nic = name.partition("/nic")
+            rails.setdefault(server, []).append(int(nic))
+        return ", ".join(f"{server} {_which(mine)}" for server, mine in rails.items()) + slow
+    dead = list(Counter(name.partition("/")[0] for name, _ in pairs).values())
+    if len(dead) == 1:
+        return f"{dead[0]} of one server{slow}"
+    if len(set(dead)) > 1:
+        return f"{', '.join(map(str, dead))} of {len(dead)} servers{slow}"
+    return f"{dead[0]} each of {len(dead)} servers{slow}"
 
 
-def of_fabric(cell: SweepCell, results: Outcomes) -> tuple[Any, float, float]:
-    """Our plan's result; its simulated time over that of the ring on the same fabric without failures, less 1; and
-    that ring's time."""
-    assert cell.job.reference is not None
-    own, ring = results[cell.job.key], results[cell.job.reference.key]
-    return own, own.time_s / ring.time_s - 1, ring.time_s
+def _which(rails: list[int]) -> str:
+    """Rails in words, those in a row by the first and the last."""
+    if len(rails) == 1:
+        return f"rail {rails[0]}"
+    if rails == list(range(rails[0], rails[-1] + 1)):
+        return f"rails {rails[0]} to {rails[-1]}"
+    return f"rails {', '.join(map(str, rails))}"
 
 
-@dataclass(frozen=True)
-class TargetCheck:
-    """One plan that the target holds for: where it stands on the page, and its overhead above the unavoidable one.
-
-    beyond : provably no schedule of whole chunks meets the target there
-    """
-
-    section: str
-    servers: int
-    failure: str
-    nbytes: int
-    above: float
-    beyond: bool = False
-
-    @property
-    def missed(self) -> bool:
-        """More than `TARGET` above the unavoidable overhead."""
-        return not self.above <= TARGET
-
-    @property
-    def same(self) -> tuple[int, str, int]:
-        """What a plan of another section has in common with it when it is the same one."""
-        return self.servers, self.failure, self.nbytes
+def slashed(row: Row, scheme: str) -> str:
+    """The time over the bound at each jitter: "1.001 / 1.036 / 1.120"."""
+    return " / ".join(ratio(row.over.get((scheme, jitter), NAN)) for jitter in JITTERS)
 
 
-def held(grid: EvaluationGrid, results: Outcomes) -> list[TargetCheck]:
-    """Every plan of ours on the page at the page's costs and of `TARGET_BYTES` or more that has an unavoidable
-    overhead, in the page's order; one that stands in two sections is there twice."""
-    sections = {"1, 2": grid.stragglers, "3": grid.several, "4": grid.messages}
-    found = []
-    for section, cells in sections.items():
-        for c in dict.fromkeys(cells):
-            if c.scheme == OPTCC and c.nbytes >= TARGET_BYTES and c.per_chunk == PER_CHUNK:
-                limit_s = results[c.of(FAULT_FREE)].time_s * (1 + unavoidable(c, results) + TARGET)
-                plan = TargetCheck(section, c.servers, where(c), c.nbytes, above(c, results))
-                found.append(_marked(plan, limit_s, results[c].with_costs_s))
-    for cell in grid.parts["fabrics"]:
-        if cell.job.nbytes >= TARGET_BYTES:
-            own, reached, ring_s = of_fabric(cell, results)
-            cluster = grid.clusters[cell.job.cluster_id]
-            failure = f"{failure_of(cell, cluster)}{' of' if cluster.fabric.rails else ','} {fabric_of(cluster)}"
-            more = reached - own.unavoidable_overhead
-            plan = TargetCheck("5", cell.servers, failure, cell.job.nbytes, more)
-            limit_s = ring_s * (1 + own.unavoidable_overhead + TARGET)
-            found.append(_marked(plan, limit_s, own.with_costs_s))
+def in_words(jitter: float) -> str:
+    """0.03 as "3 %"."""
+    return f"{100 * jitter:g} %"
+
+
+JITTER_HEAD = " / ".join(in_words(jitter) for jitter in JITTERS)
+SHOWN_FAILURES = ("1 of one server", "4 of one server", "4 each of 2 servers")
+SHOWN_BYTES = 2**30
+
+
+def first_table(rows: list[Row]) -> list[str]:
+    """What fits a screen: at `SHOWN_BYTES` and the page's cost of a chunk, the usual failures."""
+    lines = []
+    for row in rows:
+        usual = row.failure in SHOWN_FAILURES or row.fabric != "one"
+        if row.place.nbytes == SHOWN_BYTES and row.place.per_chunk == PER_CHUNK and usual:
+            best = [row.rival(jitter) for jitter in JITTERS]
+            who = ", ".join(dict.fromkeys(name for _, name in best if name)) or "-"
+            others = " / ".join(ratio(value) for value, _ in best)
+            lines.append(
+                (row.servers, row.fabric, row.failure, percent(row.unavoidable), percent(row.own),
+                 slashed(row, OPTCC), others, who)
+            )  # fmt: skip
+    head = ("servers", "fabric", "dead NICs", "unavoidable", "optcc over its own without failures")
+    return table((*head, f"optcc, jitter {JITTER_HEAD}", "best of the others, the same", "which"), lines)
+
+
+def scheme_table(rows: list[Row]) -> list[str]:
+    """Every scheme, one server's NICs dead, at `SHOWN_BYTES` and the page's cost."""
+    lines = [
+        (row.servers, row.failure, *(slashed(row, scheme) for scheme in (OPTCC, *RIVALS)),
+         ratio(row.two_phases_s / row.with_costs_s))
+        for row in rows
+        if row.place.nbytes == SHOWN_BYTES and row.place.per_chunk == PER_CHUNK and row.fabric == "one"
+        and "of one server" in row.failure and " at " not in row.failure
+    ]  # fmt: skip
+    return table(("servers", "dead NICs", OPTCC, *RIVALS, "two phases (computed)"), lines)
+
+
+def size_table(rows: list[Row]) -> list[str]:
+    """Every scheme by size: most servers that have all sizes, half of one's NICs dead."""
+    lines = [
+        (row.servers, format_size(row.place.nbytes), format_seconds(row.with_costs_s),
+         *(slashed(row, scheme) for scheme in (OPTCC, *RIVALS)))
+        for row in sized(rows, f"{NICS // 2} of one server")
+    ]  # fmt: skip
+    return table(("servers", "size", "bound with costs", OPTCC, *RIVALS), lines)
+
+
+SIZED_SERVERS = 16
+
+
+def sized(rows: list[Row], failure: str) -> list[Row]:
+    """One failure at all sizes, on one fabric of `SIZED_SERVERS` servers or, without them, the most that there are."""
+    mine = [row for row in rows if row.fabric == "one" and row.place.per_chunk == PER_CHUNK and row.failure == failure]
+    servers = max((row.servers for row in mine if row.servers <= SIZED_SERVERS), default=0)
+    return sorted((row for row in mine if row.servers == servers), key=lambda row: row.place.nbytes)
+
+
+def cells_table(rows: list[Row]) -> list[list[object]]:
+    """Every row, the head first: times in microseconds, without jitter; ratios to the bound with costs."""
+    schemes = (OPTCC, *RIVALS)
+    head = ["servers", "fabric", "failures", "bytes", "us for a chunk", "bound with costs, us", "unavoidable"]
+    head += ["optcc over its own without failures", "optcc in bytes alone", "two phases over the bound (computed)"]
+    head += [f"{scheme}, {what}" for scheme in schemes for what in ("us", "taken", *map(_over_head, JITTERS))]
+    found: list[list[object]] = [[*head]]
+    for row in rows:
+        line: list[object] = [row.servers, row.fabric, row.failure, row.place.nbytes]
+        line += [f"{float(row.place.per_chunk) * 1e6:g}", _digits(1e6 * row.with_costs_s), _digits(row.unavoidable)]
+        line += [_digits(row.own), _digits(row.in_bytes), _digits(row.two_phases_s / row.with_costs_s)]
+        for scheme in schemes:
+            one = row.found.get(scheme, SweepResult(error="not run"))
+            taken = "" if one.error else f"{one.way or one.family}, {one.segments}"
+            line += [_digits(1e6 * one.time_s), taken]
+            line += [_digits(row.over.get((scheme, jitter), NAN)) for jitter in JITTERS]
+        found.append(line)
     return found
 
 
-def _marked(plan: TargetCheck, limit_s: float, with_costs_s: float) -> TargetCheck:
-    return replace(plan, beyond=plan.missed and limit_s < with_costs_s)
+def as_csv(rows: Iterable[Sequence[object]]) -> str:
+    """The text of a CSV file."""
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows(rows)
+    return file.getvalue()
 
 
-def counts(found: list[TargetCheck]) -> tuple[int, int]:
-    """(plans that miss, plans), each once in whatever sections it stands."""
-    return len({h.same for h in found if h.missed}), len({h.same for h in found})
+def _over_head(jitter: float) -> str:
+    return f"over the bound, jitter {in_words(jitter)}"
 
 
-def target_lines(grid: EvaluationGrid, results: Outcomes) -> list[str]:
-    """The top of the page: how many meet the target in each section, and all that miss it."""
-    found = held(grid, results)
-    missed, total = counts(found)
-    lines = [
-        f"Target: simulated overhead over the fault-free ring at most {100 * TARGET:.1f} percentage points above the "
-        f"unavoidable, at {format_size(TARGET_BYTES)} and more.",
-        f"**{total - missed} of {total} cells meet it**; "
-        "one that stands in two sections is counted once in these numbers.",
-        "",
-    ]
-    rows = []
-    for section in dict.fromkeys(h.section for h in found):
-        mine = [h for h in found if h.section == section]
-        met = sum(not h.missed for h in mine)
-        rows.append((section, len(mine), met, len(mine) - met))
-    lines += table(("section", "cells", "meet it", "miss it"), rows)
-    if missed:
-        lines += ["These miss it, by so many percentage points above the unavoidable (simulated):", "", *_misses(found)]
-    beyond = len({h.same for h in found if h.beyond})
-    if beyond:
-        lines += [
-            f"{MARK} marks {beyond} of these {missed} cells: there no schedule of whole chunks can meet the target, "
-            "as the [bound with costs](bounds.md#with-latency-and-chunks) is above it.",
-            "",
-        ]
-    return lines
+def _digits(value: float) -> str:
+    """Five digits; empty for nan."""
+    return "" if value != value else f"{value:.5g}"
 
 
-def _misses(found: list[TargetCheck]) -> list[str]:
-    """A row for each failure with its misses by size; in the first of its sections."""
-    sizes = sorted({h.nbytes for h in found})
-    by_failure: dict[tuple[int, str], dict[int, TargetCheck]] = {}
-    for h in found:
-        by_failure.setdefault((h.servers, h.failure), {}).setdefault(h.nbytes, h)
-    rows = []
-    for (servers, failure), mine in by_failure.items():
-        if any(h.missed for h in mine.values()):
-            shown = [_shown(mine.get(n)) for n in sizes]
-            rows.append((next(iter(mine.values())).section, servers, failure, *shown))
-    return table(("section", "servers", "dead or slow NICs", *map(format_size, sizes)), rows)
+# What it says.
 
 
-def _shown(h: TargetCheck | None) -> str:
-    if h is None:
-        return "-"
-    return f"**{100 * h.above:+.1f}**{f' {MARK}' if h.beyond else ''}" if h.missed else "met"
+def kept(rows: list[Row], jitter: float) -> tuple[list[Row], list[Row]]:
+    """(rows that keep the target at a jitter, all that it stands for)."""
+    mine = [row for row in rows if row.place.nbytes >= TARGET_BYTES and (OPTCC, jitter) in row.over]
+    return [row for row in mine if row.over[OPTCC, jitter] <= TARGETS[jitter]], mine
 
 
-def slowdown(dead: int) -> str:
-    """l = rate before over rate after, as people write it."""
-    live = NICS - dead
-    return f"{NICS}/{live}" if NICS % live else str(NICS // live)
+def target_said(rows: list[Row], jitter: float) -> str:
+    """How many cells keep the target, and whether that is enough."""
+    good, mine = kept(rows, jitter)
+    share = len(good) / len(mine) if mine else NAN
+    enough = "kept" if share >= TARGET_SHARE else "missed"
+    within = f"within {100 * (TARGETS[jitter] - 1):.0f} % of the bound with costs"
+    return (
+        f"With {in_words(jitter)} of jitter {len(good)} of {len(mine)} cells of {format_size(TARGET_BYTES)} and more "
+        f"are {within}, {percent(share)}. The target, {percent(TARGET_SHARE)}, is {enough} (simulated)."
+    )
 
 
-def how(outcome: SweepResult) -> str:
-    """Of a rival, channels or stripes and k; of ours, family and segments; "-" where there is no time."""
-    return "-" if outcome.error else f"{outcome.way or outcome.family}, {outcome.segments}"
+MUCH_IN_BYTES = 1.01
 
 
-RECONSTRUCTED_MARK = "‡"
+def misses_said(rows: list[Row]) -> str:
+    """What of the cells beyond the target can be said of plan and bound."""
+    good, mine = kept(rows, 0.0)
+    bad = [row for row in mine if row not in good]
+    if not bad:
+        return "No cell is beyond it without jitter."
+    loose = [row for row in bad if row.in_bytes > MUCH_IN_BYTES]
+    most = max(bad, key=lambda row: row.over[OPTCC, 0.0])
+    return (
+        f"Of the {len(bad)} cells beyond it without jitter, in {len(loose)} the plan is loose: its busiest port or "
+        f"link has more than {100 * (MUCH_IN_BYTES - 1):.0f} % more bytes than the bound says. In the other "
+        f"{len(bad) - len(loose)} the bytes are right and the rest is waiting and what chunks cost; whether plan or "
+        f"bound is loose there is open. The farthest is {ratio(most.over[OPTCC, 0.0])} of the bound: {most.servers} "
+        f"servers, {most.failure}, {format_size(most.place.nbytes)}."
+    )
 
 
-def reconstructed(servers: int, lost: Fraction | int) -> bool:
-    """Whether how OptCC's paper treats a straggler that lost the rate of so many NICs is in no text that we have: for
-    l < 2 - 1/(P-1)."""
-    return NICS / (NICS - Fraction(lost)) < 2 - Fraction(1, servers - 1)
+def rivals_said(rows: list[Row], jitter: float) -> str:
+    """Where another scheme is faster than our plan."""
+    mine = [(row, *row.rival(jitter)) for row in rows if row.rival(jitter)[1]]
+    ahead = [(row, best, who) for row, best, who in mine if best < row.over[OPTCC, jitter]]
+    text = f"With {in_words(jitter)} of jitter another scheme is faster than optcc in {len(ahead)} of {len(mine)} cells"
+    if not ahead:
+        return f"{text} (simulated)."
+    names = ", ".join(f"{who} in {count}" for who, count in Counter(who for _, _, who in ahead).most_common())
+    row, best, who = max(ahead, key=lambda one: one[0].over[OPTCC, jitter] / one[1])
+    return (
+        f"{text}: {names}. Most by {who} with {row.servers} servers, {row.failure}, {format_size(row.place.nbytes)}: "
+        f"{ratio(best)} of the bound against {ratio(row.over[OPTCC, jitter])} (simulated)."
+    )
 
 
-def points(more: float) -> str:
-    """A share above the unavoidable overhead in percentage points."""
-    return f"{100 * more:+.1f}" + ("" if more <= TARGET else " (miss)")
+def unavoidable_said(rows: list[Row]) -> str:
+    """What the bound says of a server at half of its rate."""
+    half = [
+        row for row in rows
+        if row.fabric == "one" and row.failure == f"{NICS // 2} of one server" and row.place.nbytes == SHOWN_BYTES
+        and row.place.per_chunk == PER_CHUNK
+    ]  # fmt: skip
+    shown = ", ".join(f"{percent(row.unavoidable)} with {row.servers}" for row in half)
+    own = ", ".join(f"{percent(row.own)} with {row.servers}" for row in half)
+    return (
+        "A server at half of its rate costs every AllReduce about 1/(P-1) of the fault-free time with P servers, "
+        f"whatever the schedule: by the bound with costs {shown} (computed). optcc's plans, over its own without "
+        f"failures: {own} (simulated)."
+    )
 
 
-def over_bound(costs: Sequence[str]) -> list[str]:
-    """Heads of columns."""
-    return [f"over the bound with costs, {o}" for o in costs]
+PAPER_OPTCC = (0.02, 0.06)
+"""Over the fault-free ring for one straggler, in SimAI (arXiv:2606.01680)."""
+PAPER_R2CC = 0.57
+"""Over the fault-free ring, at most: 8 servers of which one has lost half its rate (arXiv:2512.25059)."""
 
 
-NAN = float("nan")
+def over_ring(grid: EvaluationGrid, row: Row, scheme: str, results: Outcomes) -> float:
+    """Time without jitter over that of the fault-free ring at its best, less 1; nan where there is none."""
+    ring = grid.jobs.get((row.place.whole, RING, 0.0))
+    return row.found[scheme].time_s / results[ring.key].time_s - 1 if ring and scheme in row.found else NAN
+
+
+def claims_said(grid: EvaluationGrid, rows: list[Row], results: Outcomes) -> tuple[str, str]:
+    """What two papers claim, beside what is found here at `SHOWN_BYTES`."""
+    mine = [
+        row for row in rows
+        if row.fabric == "one" and row.place.nbytes == SHOWN_BYTES and "of one server" in row.failure
+        and row.place.per_chunk == PER_CHUNK and " at " not in row.failure
+    ]  # fmt: skip
+    mild = [row for row in mine if int(row.failure.split()[0]) * 2 <= NICS]
+    shares = [over_ring(grid, row, PUBLISHED, results) for row in mild]
+    servers = " to ".join(dict.fromkeys(str(end(row.servers for row in mild)) for end in (min, max)))
+    low, high = (f"{100 * share:.0f}" for share in PAPER_OPTCC)
+    optcc_paper = (
+        f"*OptCC: {low} to {high} % over the fault-free ring for one straggler (SimAI; arXiv:2606.01680).* Here, with "
+        f"up to half of one server's NICs dead, {servers} servers and {cost_of(PER_CHUNK)} "
+        f"for a chunk, its overhead is at most {high} % in {sum(share <= PAPER_OPTCC[1] for share in shares)} of "
+        f"{len(shares)} cells; by {percent(min(shares))} to {percent(max(shares))} (simulated). What we read of the "
+        "paper does not say for how many servers and which rates its figure holds, nor how SimAI counts chunks; SimAI "
+        "itself has not been run here."
+    )
+    half = [row for row in mine if row.servers == 8 and row.failure == f"{NICS // 2} of one server"]
+    found = ", ".join(percent(over_ring(grid, row, "r2cc", results)) for row in half) or "-"
+    r2cc_paper = (
+        f"*R2CC-AllReduce: up to {100 * PAPER_R2CC:.0f} % over it (arXiv:2512.25059).* Here, with 8 servers and half "
+        f"of one's NICs dead, {found} at {cost_of(PER_CHUNK)} for a chunk (simulated)."
+    )
+    return optcc_paper, r2cc_paper
+
+
+def words(grid: EvaluationGrid, rows: list[Row], results: Outcomes) -> dict[str, str]:
+    """Name in page.md -> text."""
+    claims = claims_said(grid, rows, results)
+    found = {
+        "said_targets": " ".join(target_said(rows, jitter) for jitter in TARGETS),
+        "said_misses": misses_said(rows),
+        "said_rivals": " ".join(rivals_said(rows, jitter) for jitter in JITTERS),
+        "said_unavoidable": unavoidable_said(rows),
+        "said_rig": rig_said(grid, results),
+        "said_optcc": claims[0],
+        "said_r2cc": claims[1],
+    }
+    return {name: sentence_a_line(text) for name, text in found.items()}
+
+
+# A rig that somebody measured.
+
+
 RIG_SEGMENTS = 256
 AS_MEASURED = f"optcc-published, k = {RIG_SEGMENTS} as there"
-MEASURED = {"balance": (0.2939, 2.009), AS_MEASURED: (0.1877, 1.279)}
+MEASURED = {BALANCE: (0.2939, 2.009), AS_MEASURED: (0.1877, 1.279)}
 """A rig on which somebody measured OptCC; simulated at its settings, the model meets hardware that is not ours. Scheme
 -> seconds for 256 MiB, and the slope of time over size from 8 to 256 MiB over the fault-free ring's.
 
@@ -298,83 +440,6 @@ paper's authors is not said.
 """
 MEASURED_RANGE = (1.268, 1.291)
 """Of the implementation's slope, by its authors."""
-RECONSTRUCTED = "our reconstruction"
-
-
-def scheme_name(scheme: str, servers: int, dead: int) -> str:
-    """The scheme as rows call it."""
-    return f"{scheme} ({RECONSTRUCTED})" if scheme == PUBLISHED and reconstructed(servers, dead) else scheme
-
-
-def published_form(cell: Case, outcomes: Outcomes, hops: int = 0) -> float:
-    """Largest overhead of OptCC as published with its k in a cell, by its closed form. It is (k+1)/k of the bound and
-    the latency of `hops`, over the fault-free ring, less 1. In channels k counts the segments on each NIC."""
-    found = outcomes[cell]
-    k = found.segments / (NICS if found.way == CHANNELS else 1)
-    time_s = (1 + 1 / k) * found.bound_s + hops * float(ALPHA)
-    return float(time_s / found.fault_free_s - 1)
-
-
-def hops_of(servers: int) -> int:
-    """From NIC to NIC along a ring of so many, both ways round: what the closed form has no latency for."""
-    return 2 * (servers - 1)
-
-
-def unavoidable_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
-    """Section 1: what no schedule avoids."""
-    rows = []
-    for p in grid.servers:
-        cells = [Case(p, (d,), grid.size, OPTCC) for d in grid.dead]
-        rows.append((p, *(percent(unavoidable(c, outcomes)) for c in cells)))
-    return table(("servers", *(f"l = {slowdown(d)}" for d in grid.dead)), rows)
-
-
-def free_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
-    """Section 1: one straggler where chunks cost nothing, at the least of the grid's costs."""
-    rows = []
-    for p, d in stragglers(grid):
-        cells = {s: Case(p, (d,), grid.size, s, per_chunk=min(grid.per_chunks)) for s in SCHEMES}
-        shown = [percent(overhead(cells[s], outcomes)) for s in SCHEMES]
-        mark = " " + RECONSTRUCTED_MARK if reconstructed(p, d) else ""
-        forms = [published_form(cells[PUBLISHED], outcomes, hops) for hops in (0, hops_of(p))]
-        least = percent(unavoidable(cells[OPTCC], outcomes))
-        rows.append((p, slowdown(d) + mark, least, *map(percent, forms), *shown))
-    form = f"{PUBLISHED}, its closed form"
-    return table(("servers", "l", "unavoidable", form, f"{form} with latency", *SCHEMES), rows)
-
-
-def stragglers(grid: EvaluationGrid) -> list[tuple[int, int]]:
-    """(servers, dead NICs) that the grid has at all of its costs."""
-    return [(p, d) for p in grid.servers for d in grid.dead if p <= grid.most_servers]
-
-
-def overhead_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
-    """Section 1: one straggler, every scheme at every cost."""
-    rows = []
-    for p, d, scheme in product(grid.servers, grid.dead, SCHEMES):
-        found = [outcomes.get(c) for c in grid.at_costs(p, d, grid.size, scheme)]
-        over = [overhead(c, outcomes) if c in outcomes else NAN for c in grid.at_costs(p, d, grid.size, scheme)]
-        ratios = [ratio(o.over_bound) if o else "-" for o in found]
-        taken = [how(o) if o else "-" for o in found]
-        least = percent(unavoidable(Case(p, (d,), grid.size, OPTCC), outcomes))
-        rows.append((p, slowdown(d), least, scheme_name(scheme, p, d), *map(percent, over), *ratios, *taken))
-    costs = [cost_of(o) for o in grid.per_chunks]
-    return table(
-        ("servers", "l", "unavoidable", "scheme", *(f"overhead, {o}" for o in costs), *over_bound(costs),
-         *(f"taken, {o}" for o in costs)), rows,
-    )  # fmt: skip
-
-
-def target_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
-    """Section 2: optcc's overhead less the unavoidable one, in percentage points."""
-    rows = []
-    for p, d, n in product(grid.servers, grid.dead, grid.sizes):
-        cells = grid.at_costs(p, d, n, OPTCC)
-        more = [points(above(c, outcomes)) if c in outcomes else "-" for c in cells]
-        ratios = [ratio(outcomes[c].over_bound) if c in outcomes else "-" for c in cells]
-        rows.append((p, slowdown(d), format_size(n), *more, *ratios))
-    costs = [cost_of(o) for o in grid.per_chunks]
-    return table(("servers", "l", "size", *costs, *over_bound(costs)), rows)
 
 
 def rig_results(grid: EvaluationGrid, results: Outcomes) -> dict[tuple[str, Fraction], SweepResult]:
@@ -385,75 +450,47 @@ def rig_results(grid: EvaluationGrid, results: Outcomes) -> dict[tuple[str, Frac
         assert ring is not None
         found[AS_MEASURED if job.segments else job.algorithm or "", job.per_chunk_s] = results[job.key]
         if not job.segments:
-            found[FAULT_FREE, job.per_chunk_s] = results[ring.key]
+            found[RING, job.per_chunk_s] = results[ring.key]
     return found
 
 
 def rig_table(grid: EvaluationGrid, results: Outcomes) -> list[str]:
-    """Section 1: the rig, measured and simulated."""
-    rows, by_scheme = [], rig_results(grid, results)
-    for scheme in (FAULT_FREE, "balance", AS_MEASURED, PUBLISHED, OPTCC):
+    """The rig, measured and simulated."""
+    by_scheme = rig_results(grid, results)
+    costs = sorted({per_chunk for _, per_chunk in by_scheme})
+    rows = []
+    for scheme in (RING, BALANCE, AS_MEASURED, PUBLISHED, OPTCC):
         measured_s, slope = MEASURED.get(scheme, (NAN, NAN))
         shown, ratios = [], []
-        for per_chunk in grid.per_chunks:
-            found, ring = by_scheme[scheme, per_chunk], by_scheme[FAULT_FREE, per_chunk]
+        for per_chunk in costs:
+            found, ring = by_scheme[scheme, per_chunk], by_scheme[RING, per_chunk]
             shown.append(f"{found.time_s / ring.time_s:.3f} ({1000 * found.time_s:.1f} ms)")
             ratios.append(ratio(found.over_bound))
         known = "-" if measured_s != measured_s else f"{slope:.3f} ({1000 * measured_s:.1f} ms)"
-        rows.append((scheme, known, *shown, *ratios))
-    costs = [cost_of(o) for o in grid.per_chunks]
-    simulated = [f"simulated, {o}" for o in costs]
-    return table(("scheme", "measured", *simulated, *over_bound(costs)), rows)
+        name = "fault-free ring" if scheme == RING else scheme
+        rows.append((name, known, *shown, *ratios))
+    head = ("scheme", "measured", *(f"simulated, {cost_of(o)}" for o in costs))
+    return table((*head, *(f"over the bound with costs, {cost_of(o)}" for o in costs)), rows)
 
 
-def several_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
-    """Section 3: dead or slow NICs, on one server and on several."""
-    rows = []
-    for f in grid.failures:
-        cells = [replace(f, nbytes=n) for n in grid.sizes]
-        schemes = [f.of(scheme) for scheme in SCHEMES]
-        shown = [both(percent(overhead(c, outcomes)), outcomes[c].over_bound) for c in schemes]
-        if len(f.dead) == 1 and reconstructed(f.servers, f.dead[0] * (1 - f.left)):
-            place = SCHEMES.index(PUBLISHED)
-            shown[place] += f" {RECONSTRUCTED_MARK}"
-        more = [points(above(c, outcomes)) for c in cells]
-        ratios = [ratio(outcomes[c].over_bound) for c in cells]
-        least = percent(unavoidable(f, outcomes))
-        rows.append((f.servers, sum(f.dead), where(f), least, *shown, *more, *ratios, how(outcomes[f])))
-    at = format_size(grid.size)
-    sizes = [f"optcc less unavoidable, {format_size(n)}" for n in grid.sizes]
-    sizes += [f"optcc over the bound with costs, {format_size(n)}" for n in grid.sizes]
-    head = ("servers", "NICs", "where", "unavoidable", *(f"{scheme}, {at}" for scheme in SCHEMES))
-    return table((*head, *sizes, f"optcc's family, segments at {at}"), rows)
+def rig_said(grid: EvaluationGrid, results: Outcomes) -> str:
+    """Whether the simulated figures of the rig meet the measured one, and for which costs of a chunk."""
+    _, slope = MEASURED[AS_MEASURED]
+    by_scheme = rig_results(grid, results)
+    costs = sorted({per_chunk for _, per_chunk in by_scheme})
+    found = {o: by_scheme[AS_MEASURED, o].time_s / by_scheme[RING, o].time_s for o in costs}
+    low, high = MEASURED_RANGE
+    inside = [cost_of(o) for o, value in found.items() if low <= value <= high]
+    least, most = min(found.values()), max(found.values())
+    where = f"At {', '.join(inside)} for a chunk" if inside else "At none of these costs of a chunk"
+    side = "between these" if least <= slope <= most else "above all of these" if slope > most else "below all of these"
+    return (
+        f"{where} the simulated time is within the measured range, {low:.3f} to {high:.3f} times the fault-free ring. "
+        f"It goes from {least:.3f} to {most:.3f} times; the middle of the measured range, {slope:.3f}, is {side}."
+    )
 
 
-def message_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
-    """Section 4: time of every scheme by message size."""
-    rows = []
-    for n in dict.fromkeys(c.nbytes for c in grid.messages):
-        one = replace(grid.messages[0], nbytes=n)
-        cells = [one.of(s) for s in SCHEMES]
-        best, ring = outcomes[cells[0]], outcomes[one.of(FAULT_FREE)]
-        shown = [both(format_seconds(outcomes[c].time_s), outcomes[c].over_bound) for c in cells]
-        bounds = format_seconds(best.bound_s), format_seconds(best.with_costs_s)
-        rows.append((format_size(n), *bounds, format_seconds(ring.time_s), *shown, how(best)))
-    return table(("size", "bound", "with costs", FAULT_FREE, *SCHEMES, "optcc's family, segments"), rows)
-
-
-def fabric_table(grid: EvaluationGrid, results: Outcomes) -> list[str]:
-    """Section 5: fabrics with rails or pods."""
-    rows = []
-    for cell in grid.parts["fabrics"]:
-        r, reached, _ = of_fabric(cell, results)
-        cluster = grid.clusters[cell.job.cluster_id]
-        ratios = (f"{r.fluid_s / r.bound_s:.4f}", f"{r.time_s / r.bound_s:.4f}", ratio(r.over_bound))
-        least = r.unavoidable_overhead
-        shares = (percent(least), percent(reached), points(reached - least))
-        case = (cell.servers, fabric_of(cluster), failure_of(cell, cluster), format_size(cell.job.nbytes))
-        rows.append((*case, format_seconds(r.bound_s), *ratios, *shares, r.family, r.segments))
-    head = ("servers", "fabric", "dead or slow NICs", "size", "bound", "fluid / bound", "simulated / bound")
-    more = ("over the bound with costs", "unavoidable", "overhead", "difference, pp", "family", "segments")
-    return table((*head, *more), rows)
+# What planning costs; beside ForestColl; what it means for training.
 
 
 def planning_table(grid: EvaluationGrid, results: Outcomes) -> list[str]:
@@ -467,13 +504,13 @@ def planning_table(grid: EvaluationGrid, results: Outcomes) -> list[str]:
                 "GPUs" if study.gpus else "servers",
                 f"{cost.family}, {cost.segments}",
                 f"{cost.transfers:,}",
-                *(f"{seconds:.2f}" for seconds in (cost.plan_s, cost.lower_s, cost.simulate_s)),
+                *(f"{seconds:.2f}" for seconds in (cost.plan_s, cost.simulate_s)),
                 format_size(round(cost.peak_bytes / 2**20) * 2**20),
                 f"{cost.ratio:.4f}",
                 ratio(cost.ratio_with_costs),
             )
         )
-    head = ("GPUs", "ranks", "family, segments", "transfers", "plan s", "lower s", "simulate s", "peak memory")
+    head = ("GPUs", "ranks", "family, segments", "transfers", "plan s", "simulate s", "peak memory")
     return table((*head, "simulated / bound", "over the bound with costs"), rows)
 
 
@@ -491,60 +528,86 @@ CITED_OVERLAPPED: dict[tuple[str, ...], dict[int | None, str]] = {
 """Its overlapped form over the optimum on other failures, by number of nodes; None: one figure for 8 and 16."""
 
 
-def star_table(grid: EvaluationGrid, results: Outcomes) -> list[str]:
-    """Section 7: ForestColl's table with our row; the optimum in units of n over a healthy node's rate."""
-    rows = []
+def star_table(grid: EvaluationGrid, results: Outcomes) -> list[list[object]]:
+    """ForestColl's table with our row, the head first; the optimum in units of n over a healthy node's rate."""
+    ours = f"optcc, k = {grid.parts['stars'][0].job.segments} (simulated)"
+    theirs = ("ForestColl's own (cited)", "overlapped (cited)", "in the middle (cited)")
+    rows: list[list[object]] = [["nodes", "left", *theirs, "optimum", ours, "over the optimum"]]
     for cell in grid.parts["stars"]:
         own = results[cell.job.key]
         over, optimum = own.time_s / own.bound_s, own.bound_s * float(NIC_RATE) / cell.job.nbytes
         left = tuple(failure.partition("=")[2] for failure in cell.job.failures)
-        if left == ("1/2",):
+        if left == HALF:
             alone, overlapped, middle = CITED[cell.servers]
         else:
             cited = CITED_OVERLAPPED[left]
             shared = "" if cell.servers in cited else " (8 and 16 nodes)"
             alone, middle, overlapped = "-", "-", f"{cited.get(cell.servers) or cited[None]} x optimum{shared}"
         shown = (f"{optimum:.4f}", f"{over * optimum:.4f}", f"{over:.4f}")
-        rows.append((cell.servers, ", ".join(left), alone, overlapped, middle, *shown))
-    ours = f"optcc, k = {grid.parts['stars'][0].job.segments} (simulated)"
-    theirs = ("ForestColl's own (cited)", "overlapped (cited)", "in the middle (cited)")
-    return table(("nodes", "left", *theirs, "optimum", ours, "over the optimum"), rows)
+        rows.append([cell.servers, ", ".join(left), alone, overlapped, middle, *shown])
+    return rows
+
+
+HALF = ("1/2",)
+"""What the failures of the stars that are on the page have left."""
+
+
+def star_lines(rows: list[list[object]]) -> list[str]:
+    """Of the table what is on the page."""
+    head, *every = rows
+    shown = [row for row in every if row[1] == HALF[0]]
+    lines = table([str(cell) for cell in head], shown)
+    return [*lines, f"{len(shown)} of {len(every)} rows: [all]({STARS}).", ""]
 
 
 AT_BOUND = "go on at the bound"
 """No schedule and no failover loses less than what goes on so."""
 
 
-def training_table(grid: EvaluationGrid, outcomes: Outcomes, job: TrainingJob) -> list[str]:
-    """Section 8: what of a week is lost, and by how much steps are longer."""
-    rows = []
+def training_table(grid: EvaluationGrid, rows: list[Row], results: Outcomes, job: TrainingJob) -> list[str]:
+    """What of a week is lost, and by how much steps are longer."""
+    lines = []
     for fleet in grid.fleets:
         mine = replace(job, gpus=fleet.gpus)
         ways: list[tuple[str, float, float | None]] = [("restart from a checkpoint", mine.lost_by_restarts(), None)]
-        for way, chain in _chains(grid, fleet, outcomes).items():
+        for way, chain in _chains(grid, fleet, rows, results).items():
             lose = mine.lost_by_slowdown if way == AT_BOUND else mine.lost_by_going_on
             ways.append((way, lose(chain), chain[0]))
         for way, share, one in ways:
             lost = (f"{100 * share:.4f} %", f"{168 * share:.3f}", format_ms(mine.per_step_s(share)))
             hit = "-" if one is None else format_ms(mine.exposed * one * mine.step_s)
             known = (fleet.gpus, fleet.servers, f"{mine.failures:.3f}", f"{mine.down:.4f}")
-            rows.append((*known, way, *lost, hit))
+            lines.append((*known, way, *lost, hit))
     head = ("GPUs", "servers in an AllReduce", "NIC failures a week", "down on average", "after a failure")
     effects = ("share of the week lost", "hours of 168", "a step longer by, on average", "while one NIC is down")
-    return table((*head, *effects), rows)
+    return table((*head, *effects), lines)
 
 
-def _chains(grid: EvaluationGrid, fleet: Fleet, outcomes: Outcomes) -> dict[str, list[float]]:
-    """Overheads with 1, 2, ... NICs down, by what goes on.
+def chain(servers: int, rows: list[Row]) -> list[Row]:
+    """1, 2, 3, ... servers with a dead NIC each, as far as the grid has them, at `SHOWN_BYTES` on one fabric."""
+    found: dict[int, Row] = {}
+    for row in rows:
+        hit = {failure.partition("/")[0] for failure in row.place.failures}
+        dead = all(failure.endswith("=0") for failure in row.place.failures)
+        here = row.servers == servers and row.fabric == "one" and row.place.nbytes == SHOWN_BYTES
+        if here and dead and len(hit) == len(row.place.failures) and row.place.per_chunk == PER_CHUNK:
+            found.setdefault(len(hit), row)
+    return [found[count] for count in range(1, len(found) + 1) if count in found]
+
+
+def _chains(grid: EvaluationGrid, fleet: Fleet, rows: list[Row], results: Outcomes) -> dict[str, list[float]]:
+    """Overheads with 1, 2, ... NICs down over the same scheme without failures, by what goes on.
 
     Of several AllReduces the slowest sets the pace: the one that has of the dead NICs as many as cost most.
     """
-    found = {}
-    for scheme in (OPTCC, "balance"):
-        found[f"go on with {scheme}"] = [overhead(cell, outcomes) for cell in grid.chain(fleet.servers, scheme)]
-    found[AT_BOUND] = [unavoidable(cell, outcomes) for cell in grid.chain(fleet.servers, OPTCC)]
+    mine = chain(fleet.servers, rows)
+    found = {
+        f"go on with {OPTCC}": [row.own for row in mine],
+        f"go on with {BALANCE}": [over_ring(grid, row, BALANCE, results) for row in mine],
+        AT_BOUND: [row.unavoidable for row in mine],
+    }
     if fleet.gpus > fleet.servers * NICS:
-        return {way: list(accumulate(chain, max)) for way, chain in found.items()}
+        return {way: list(accumulate(shares, max)) for way, shares in found.items()}
     return found
 
 
@@ -553,368 +616,56 @@ def format_ms(seconds: float) -> str:
     return f"{1000 * seconds:.3f} ms"
 
 
-NEAR = 0.02
-"""Two schemes whose overheads differ by at most so much of the fault-free ring's time are called nearly equal."""
-INFINITE = 10**9
-PAPER_OPTCC = (0.02, 0.06)
-"""Over the fault-free ring for one straggler, in SimAI (arXiv:2606.01680)."""
-PAPER_R2CC = 0.57
-"""Over the fault-free ring, at most: 8 servers of which one has lost half its rate (arXiv:2512.25059)."""
-
-
-def words(grid: EvaluationGrid, outcomes: Outcomes) -> dict[str, str]:
-    """Name in page.md -> text."""
-    found = {
-        "said_unavoidable": unavoidable_said(grid, outcomes),
-        "said_free": free_said(grid, outcomes),
-        "said_costs": costs_said(grid, outcomes),
-        "said_several": several_said(grid, outcomes),
-        "said_targets": targets_said(grid, outcomes),
-        "said_rig": rig_said(grid, outcomes),
-        "said_optcc": optcc_claimed(grid, outcomes),
-        "said_r2cc": r2cc_claimed(),
-    }
-    return {name: sentence_a_line(text) for name, text in found.items()}
-
-
-def unavoidable_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
-    """What the bound says of a server at half of its rate."""
-    half = [Case(p, (NICS // 2,), grid.size, OPTCC) for p in grid.servers]
-    shares = {c.servers: unavoidable(c, outcomes) for c in half}
-    shown = ", ".join(f"{percent(share)} with {p}" for p, share in shares.items())
-    alike = all(abs(share - 1 / (p - 1)) < 1e-9 for p, share in shares.items())
-    law = ", 1/(P-1) of the fault-free time with P servers" if alike else ""
-    return f"A server at half of its rate costs every AllReduce, whatever the schedule{law}: {shown} (computed)."
-
-
-def free_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
-    """How near each scheme comes where chunks cost nothing."""
-    least = min(grid.per_chunks)
-    ours, published, r2cc_cells, balance = (
-        [Case(p, (d,), grid.size, s, per_chunk=least) for p, d in stragglers(grid)]
-        for s in (OPTCC, PUBLISHED, "r2cc", "balance")
-    )
-    beyond = [overhead(c, outcomes) - published_form(c, outcomes, hops_of(c.servers)) for c in published]
-    apart = gap(grid, outcomes, least)
-    near = "is nearly equal to optcc" if apart <= NEAR else "is not equal to optcc"
-    within = sum(more <= NEAR for more in beyond)
-    form = (
-        f"is at most {100 * NEAR:.0f} points above its closed form, (k+1)/k of the bound and the latency of a ring, in "
-        f"{within} of {len(beyond)} cells (at most {100 * max(beyond):+.1f} points)"
-    )
-    return (
-        f"With one straggler and {cost_of(least)} for a chunk OptCC as published {near}. It {form}. Its overhead is "
-        f"{spread(above(c, outcomes) for c in published)} points above the unavoidable one, optcc's "
-        f"{spread(above(c, outcomes) for c in ours)}; they differ by at most {100 * apart:.1f}. R2CC-AllReduce is "
-        f"{spread(above(c, outcomes) for c in r2cc_cells)} points above it, Balance "
-        f"{spread(above(c, outcomes) for c in balance)} (simulated)."
-    )
-
-
-def gap(grid: EvaluationGrid, outcomes: Outcomes, per_chunk: Fraction) -> float:
-    """By how much the overheads of OptCC as published and of optcc differ at most, as a share."""
-    return max(abs(more) for more in _gaps(grid, outcomes, per_chunk))
-
-
-def _gaps(grid: EvaluationGrid, outcomes: Outcomes, per_chunk: Fraction) -> list[float]:
-    cells = [Case(p, (d,), grid.size, PUBLISHED, per_chunk=per_chunk) for p, d in stragglers(grid)]
-    return [overhead(c, outcomes) - overhead(c.of(OPTCC), outcomes) for c in cells]
-
-
-def costs_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
-    """What a cost of each chunk does to the best schedules."""
-    gaps = {o: max(_gaps(grid, outcomes, o)) for o in grid.per_chunks}
-    shown = ", ".join(f"{100 * most:.1f} at {cost_of(o)}" for o, most in gaps.items())
-    grows = all(a <= b for a, b in pairwise(gaps[o] for o in sorted(gaps)))
-    text = "The more a chunk costs, the further they are apart: " if grows else "What a chunk costs sets them apart: "
-    return (
-        f"{text}OptCC as published takes more points than optcc, at most {shown}. Its pipeline of k equal segments "
-        "must choose between (k+1)/k and k times as many chunks; optcc's choice differs by cell, and is in the table "
-        "(simulated)."
-    )
-
-
-def several_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
-    """What is left where several servers are degraded."""
-    cells = [c for c in grid.failures if len(c.dead) > 1]
-    rivals = [[above(c.of(s), outcomes) for s in RIVALS if not outcomes[c.of(s)].error] for c in cells]
-    apply = sorted({s for c in cells for s in RIVALS if not outcomes[c.of(s)].error})
-    met = sum(above(c, outcomes) <= TARGET for c in cells)
-    ahead = sum(above(c, outcomes) < min(known, default=float("inf")) for c, known in zip(cells, rivals, strict=True))
-    return (
-        f"With several degraded servers, of all these schemes only {' and '.join(apply) or 'optcc'} can be run beside "
-        "optcc. The papers of both others mention several, too, but what we read of them is not enough to run it. Of "
-        f"{len(cells)} such failures at {format_size(grid.size)} optcc is within {100 * TARGET:.0f} point of the "
-        f"unavoidable overhead in {met}, and faster than every other scheme here in {ahead}. It is "
-        f"{spread(above(c, outcomes) for c in cells)} points above, the best of the others "
-        f"{spread(min(known) for known in rivals if known)} (simulated)."
-    )
-
-
-def targets_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
-    """How many plans for one straggler meet the target, by the cost of a chunk."""
-    parts = []
-    for per_chunk in grid.per_chunks:
-        mine = {c for c in grid.stragglers if c.scheme == OPTCC and c.per_chunk == per_chunk}
-        parts.append(f"{sum(above(c, outcomes) <= TARGET for c in mine)} of {len(mine)} at {cost_of(per_chunk)}")
-    return f"Within the target of {100 * TARGET:.0f} point are {', '.join(parts)}."
-
-
-def rig_said(grid: EvaluationGrid, outcomes: Outcomes) -> str:
-    """Whether the simulated figures of the rig meet the measured one, and for which costs of a chunk."""
-    _, slope = MEASURED[AS_MEASURED]
-    by_scheme = rig_results(grid, outcomes)
-    found = {o: by_scheme[AS_MEASURED, o].time_s / by_scheme[FAULT_FREE, o].time_s for o in grid.per_chunks}
-    low, high = MEASURED_RANGE
-    inside = [cost_of(o) for o, value in found.items() if low <= value <= high]
-    least, most = min(found.values()), max(found.values())
-    where = f"At {', '.join(inside)} for a chunk" if inside else "At none of these costs of a chunk"
-    side = "between these" if least <= slope <= most else "above all of these" if slope > most else "below all of these"
-    return (
-        f"{where} the simulated time is within the measured range, {low:.3f} to {high:.3f} times the fault-free ring. "
-        f"It goes from {least:.3f} to {most:.3f} times; the middle of the measured range, {slope:.3f}, is {side}."
-    )
-
-
-def optcc_claimed(grid: EvaluationGrid, outcomes: Outcomes) -> str:
-    """OptCC's 2 to 6 % beside what it takes here, up to half of a server's NICs dead."""
-    up_to_half = [(p, d) for p, d in stragglers(grid) if 2 * d <= NICS]
-    parts = []
-    for per_chunk in grid.per_chunks:
-        cells = [Case(p, (d,), grid.size, PUBLISHED, per_chunk=per_chunk) for p, d in up_to_half]
-        within = sum(overhead(c, outcomes) <= PAPER_OPTCC[1] for c in cells)
-        parts.append(f"{within} of {len(cells)} at {cost_of(per_chunk)}")
-    least = [unavoidable(Case(p, (d,), grid.size, OPTCC), outcomes) for p, d in up_to_half]
-    low, high = (f"{100 * share:.0f}" for share in PAPER_OPTCC)
-    return (
-        f"*OptCC: {low} to {high} % over the fault-free ring for one straggler (SimAI; arXiv:2606.01680).* Here, with "
-        f"l up to 2 and {_servers(grid)} servers, its overhead is at most {high} % in {', '.join(parts)}. At most "
-        f"{high} % are unavoidable in {sum(share <= PAPER_OPTCC[1] for share in least)} of these {len(least)} cells. "
-        "What we read of the paper does not say for how many servers and which l its figure holds, nor how SimAI "
-        "counts chunks."
-    )
-
-
-def _servers(grid: EvaluationGrid) -> str:
-    return " to ".join(dict.fromkeys(str(f(p for p, _ in stragglers(grid))) for f in (min, max)))
-
-
-def closed_form(cell: Case, chunks: int) -> float:
-    """R2CC-AllReduce's T/T0 - 1 with K = `chunks`, without costs (proof id ``rivals``)."""
-    values = {P: cell.servers, X: Fraction(cell.dead[0], NICS), K: chunks}
-    return float(r2cc().expression.subs(values)) - 1
-
-
-R2CC_CASE = (8, NICS // 2)
-"""Servers and dead NICs of the case that R2CC's paper states a figure for."""
-
-
-def r2cc_claimed() -> str:
-    """R2CC's 57 % beside its closed form."""
-    servers, dead = R2CC_CASE
-    limit = closed_form(Case(servers, (dead,), 0, "r2cc"), INFINITE)
-    return (
-        f"*R2CC-AllReduce: up to {100 * PAPER_R2CC:.0f} % (arXiv:2512.25059).* Its closed form is "
-        f"X (1+1/K) P/(2(P-1)(1-X)) over the fault-free ring: {percent(limit)} with P = {servers} servers, "
-        f"X = {Fraction(dead, NICS)} of one's rate lost, and infinitely many chunks K. The rest is filling the rings, "
-        "latency, and the cost of chunks, which the form leaves out. Simulated, with the K that suits it best:"
-    )
-
-
-def r2cc_table(grid: EvaluationGrid, outcomes: Outcomes) -> list[str]:
-    """R2CC-AllReduce in the case of its claim, by the cost of a chunk."""
-    rows = []
-    for cell in grid.at_costs(*R2CC_CASE, grid.size, "r2cc"):
-        if cell in outcomes:
-            found = outcomes[cell]
-            chunks = R2CC_CHUNKS * found.segments // (NICS if found.way == CHANNELS else 1)
-            form = percent(closed_form(cell, chunks))
-            rows.append((cost_of(cell.per_chunk), found.way, chunks, form, percent(overhead(cell, outcomes))))
-    return table(("cost of a chunk", "taken", "K", "closed form", "simulated"), rows)
-
-
-def spread(shares: Iterable[float]) -> str:
-    """Percentage points, ``+1.3 to +5.8``; where both ends read the same, that once."""
-    known = [100 * share for share in shares]
-    if not known:
-        return "-"
-    return " to ".join(dict.fromkeys((f"{min(known):+.1f}", f"{max(known):+.1f}")))
+# Figures.
 
 
 # Okabe and Ito's palette: told apart with any colour vision.
 STYLE = {
     OPTCC: ("#0072B2", "o-"),
-    "optcc-published": ("#56B4E9", "s--"),
+    PUBLISHED: ("#56B4E9", "s--"),
     "r2cc": ("#E69F00", "^--"),
-    "balance": ("#D55E00", "v--"),
+    BALANCE: ("#D55E00", "v--"),
     "hot-repair": ("#CC79A7", "x--"),
-    FAULT_FREE: ("#009E73", "d:"),
+    "nccl-tree": ("#009E73", "d--"),
 }
+TICKS = (1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20)
 
 
-LEGEND_INCHES = 12.4
-"""The legends' longest row of labels is about so wide; a narrower figure would cut it off at both edges."""
-
-
-def panels(grid: EvaluationGrid, label: str, along: str = "servers", rows: int = 1) -> tuple[Figure, list[list[Axes]]]:
-    """A figure with rows of one panel for each l; `along` is what its horizontal axes are for."""
+def size_figure(rows: list[Row]) -> Figure:
+    """Time over the bound with costs by size, a panel for each jitter, two failures."""
     from matplotlib.figure import Figure
 
-    size = max(LEGEND_INCHES, 3.1 * len(grid.dead)), 0.8 + 3.1 * rows
-    figure = Figure(figsize=size, layout="constrained")
-    found = [list(row) for row in figure.subplots(rows, len(grid.dead), squeeze=False, sharey=True)]
-    for row in found:
-        for axes, dead in zip(row, grid.dead, strict=True):
-            axes.set_title(title(grid, dead), fontsize=10)
-            axes.grid(alpha=0.3)
-        row[0].set_ylabel(label)
-    for axes in found[-1]:
-        axes.set_xlabel(along)
-    return figure, found
-
-
-def title(grid: EvaluationGrid, dead: int) -> str:
-    """l, with a mark where OptCC as published is our reconstruction with any of the grid's servers."""
-    known = not any(reconstructed(p, dead) for p in grid.servers)
-    return f"l = {slowdown(dead)}" + ("" if known else f" {RECONSTRUCTED_MARK}")
-
-
-def servers_along(grid: EvaluationGrid, axes: Axes) -> None:
-    """The numbers of servers, each twice the one before."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(grid.servers, [str(p) for p in grid.servers])
-    axes.set_xlim(min(grid.servers) / 1.15, max(grid.servers) * 1.15)
-
-
-def percent_scale(axes: Axes, linear: float, ticks: tuple[float, ...]) -> None:
-    """Linear up to `linear`, logarithmic beyond, so that 2 and 400 both can be read."""
-    axes.set_yscale("symlog", linthresh=linear)
-    axes.margins(y=0.08)
-    axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks], minor=False)
-    axes.set_yticks([], minor=True)
-
-
-OVERHEAD_TICKS = (0, 2, 4, 6, 8, 10, 20, 50, 100, 200, 500)
-
-
-def overhead_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
-    """Overhead over the fault-free ring by the number of servers, a panel for each l, with the papers' claims. Above:
-    chunks cost least; below: the page's cost."""
-    costs = sorted({min(grid.per_chunks), PER_CHUNK})
-    figure, rows = panels(grid, "overhead over the\nfault-free ring, % (simulated)", rows=len(costs))
-    for per_chunk, row in zip(costs, rows, strict=True):
-        for axes, dead in zip(row, grid.dead, strict=True):
-            servers_along(grid, axes)
-            axes.set_title(f"{title(grid, dead)}, {cost_of(per_chunk)} for a chunk", fontsize=10)
-            of = Case(0, (dead,), grid.size, OPTCC, per_chunk=per_chunk)
-            servers = [p for p in grid.servers if grid.has(replace(of, servers=p))]
-            for scheme in SCHEMES:
-                colour, line = STYLE[scheme]
-                values = [100 * overhead(replace(of, servers=p, scheme=scheme), outcomes) for p in servers]
-                axes.plot(servers, values, line, color=colour, markersize=4, linewidth=1.2, label=scheme)
-            least = [100 * unavoidable(replace(of, servers=p), outcomes) for p in servers]
-            axes.plot(servers, least, ".-", color="black", markersize=3, linewidth=1, label="unavoidable")
-            _claims(axes, dead)
-    percent_scale(rows[0][0], 10, OVERHEAD_TICKS)
-    legend(figure, rows)
+    failures = [f"{dead} of one server" for dead in (1, NICS // 2)]
+    figure = Figure(figsize=(11, 6.4), layout="constrained")
+    panels = figure.subplots(len(failures), len(JITTERS), squeeze=False, sharey=True, sharex=True)
+    for line, failure in zip(panels, failures, strict=True):
+        mine = sized(rows, failure)
+        for axes, jitter in zip(line, JITTERS, strict=True):
+            _panel(axes, mine, jitter)
+            servers = mine[0].servers if mine else 0
+            axes.set_title(f"{servers} servers, {failure}, jitter {in_words(jitter)}", fontsize=9)
+        line[0].set_ylabel("time over the bound\nwith costs (simulated)")
+    for axes in panels[-1]:
+        axes.set_xlabel("message size, MiB")
+    handles = {name: handle for handle, name in zip(*panels[0][0].get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, loc="outside lower center", ncols=len(handles), fontsize=8, frameon=False)
     return figure
 
 
-def _claims(axes: Axes, dead: int) -> None:
-    """What the papers claim for a straggler with so many dead NICs."""
-    if 2 * dead <= NICS:
-        low, high = (100 * share for share in PAPER_OPTCC)
-        label = f"claimed for OptCC, {low:.0f}-{high:.0f} % (arXiv:2606.01680)"
-        axes.axhspan(low, high, color=STYLE["optcc-published"][0], alpha=0.25, lw=0, label=label)
-    servers, lost = R2CC_CASE
-    if dead == lost:
-        colour, most = STYLE["r2cc"][0], 100 * PAPER_R2CC
-        label = f"claimed for R2CC, up to {most:.0f} %, {servers} servers (arXiv:2512.25059)"
-        axes.axhline(most, color=colour, linestyle=":", linewidth=1)
-        axes.plot([servers], [most], "*", color=colour, markeredgecolor="black", markersize=11, label=label)
-
-
-def cost_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
-    """Overhead over the fault-free ring by the cost of a chunk, a panel for each l, with most servers that have all."""
-    servers = max(p for p in grid.servers if p <= grid.most_servers)
-    figure, (row,) = panels(
-        grid, f"overhead over the fault-free\nring, {servers} servers, % (simulated)", "us for a chunk"
-    )
-    along = [float(per_chunk) * 1e6 for per_chunk in grid.per_chunks]
-    for axes, dead in zip(row, grid.dead, strict=True):
-        for scheme in SCHEMES:
-            colour, line = STYLE[scheme]
-            values = [100 * overhead(c, outcomes) for c in grid.at_costs(servers, dead, grid.size, scheme)]
-            axes.plot(along, values, line, color=colour, markersize=4, linewidth=1.2, label=scheme)
-        least = 100 * unavoidable(Case(servers, (dead,), grid.size, OPTCC), outcomes)
-        axes.axhline(least, color="black", linewidth=1, label="unavoidable")
-    percent_scale(row[0], 10, OVERHEAD_TICKS)
-    legend(figure, [row])
-    return figure
-
-
-def above_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
-    """Percentage points above the unavoidable overhead at the page's cost of a chunk: ours by size, and the best rival;
-    the target."""
-    figure, (row,) = panels(grid, "percentage points above the\nunavoidable overhead (simulated)")
-    for axes, dead in zip(row, grid.dead, strict=True):
-        servers_along(grid, axes)
-        for n, line in zip(grid.sizes, ("o:", "o-", "o--", "o-."), strict=False):
-            values = [100 * above(Case(p, (dead,), n, OPTCC), outcomes) for p in grid.servers]
-            label = f"optcc, {format_size(n)}"
-            axes.plot(grid.servers, values, line, color=STYLE[OPTCC][0], markersize=4, linewidth=1.2, label=label)
-        cells = [[Case(p, (dead,), grid.size, scheme) for scheme in RIVALS] for p in grid.servers]
-        rivals = [min(100 * above(c, outcomes) for c in those if not outcomes[c].error) for those in cells]
-        label = f"the best of the others, {format_size(grid.size)}"
-        axes.plot(grid.servers, rivals, "s--", color=STYLE["balance"][0], markersize=4, linewidth=1.2, label=label)
-        axes.axhline(100 * TARGET, color="black", linewidth=1, label=f"target: {100 * TARGET:.1f} at most")
-    percent_scale(row[0], 2, (-50, -20, -10, -5, -2, -1, 0, 1, 2, 5, 10, 20, 50))
-    legend(figure, [row])
-    return figure
-
-
-def legend(figure: Figure, rows: list[list[Axes]]) -> None:
-    """One legend under all panels, each line once."""
-    found = {
-        name: handle
-        for row in rows
-        for axes in row
-        for handle, name in zip(*axes.get_legend_handles_labels(), strict=True)
-    }
-    names = list(found)
-    figure.legend(found.values(), names, loc="outside lower center", ncols=5, fontsize=8, frameon=False)
-
-
-def message_figure(grid: EvaluationGrid, outcomes: Outcomes) -> Figure:
-    """Bus bandwidth by message size with half a server's NICs dead."""
-    from matplotlib.figure import Figure
-
-    p, sizes = grid.messages[0].servers, list(dict.fromkeys(c.nbytes for c in grid.messages))
-    figure = Figure(figsize=(8.6, 3.8), layout="constrained")
-    axes = figure.add_subplot()
-
-    def busbw(times: list[float]) -> list[float]:
-        return [2 * (p - 1) / p * n / t / 1e9 for n, t in zip(sizes, times, strict=True)]
-
-    for scheme in (FAULT_FREE, OPTCC, *RIVALS):
-        times = [outcomes[Case(p, (4,), n, OPTCC).of(scheme)].time_s for n in sizes]
+def _panel(axes: Axes, rows: list[Row], jitter: float) -> None:
+    for scheme in (OPTCC, *RIVALS):
+        known = [(row.place.nbytes / 2**20, row.over.get((scheme, jitter), NAN)) for row in rows]
+        known = [(size, value) for size, value in known if value == value]
         colour, line = STYLE[scheme]
-        axes.plot(sizes, busbw(times), line, color=colour, markersize=4, linewidth=1.2, label=scheme)
-    ours = [outcomes[Case(p, (4,), n, OPTCC)] for n in sizes]
-    healthy, hurt = busbw([o.fault_free_s for o in ours]), busbw([o.bound_s for o in ours])
-    label = "fault-free bound, no latency"
-    axes.plot(sizes, healthy, ":", color=STYLE[FAULT_FREE][0], linewidth=1, label=label)
-    label = "bound with the dead NICs,\nno latency"
-    axes.plot(sizes, hurt, color="black", linewidth=1, label=label)
+        axes.plot([s for s, _ in known], [v for _, v in known], line, color=colour, markersize=4, label=scheme)
+    axes.axhline(1, color="black", linewidth=1)
     axes.set_xscale("log", base=2)
-    axes.set_xticks(sizes, [f"{n >> 20}" for n in sizes])
-    axes.set_xlabel("message size, MiB")
-    axes.set_ylabel("busbw, GB/s (simulated)")
-    axes.set_title(f"{p} servers, half of one server's NICs dead; the fault-free ring has all", fontsize=10)
+    sizes = [row.place.nbytes / 2**20 for row in rows]
+    axes.set_xticks(sizes, [f"{size:g}" for size in sizes], fontsize=8)
+    axes.set_yscale("log")
+    axes.set_yticks(TICKS, [f"{tick:g}" for tick in TICKS], minor=False)
+    axes.set_yticks([], minor=True)
     axes.grid(alpha=0.3)
-    axes.set_ylim(bottom=0)
-    figure.legend(loc="outside right center", fontsize=8, frameon=False)
-    return figure
 
 
 def drawn(figure: Figure) -> bytes:
@@ -934,12 +685,14 @@ def save(figure: Figure, path: Path) -> None:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Markdown of the page, its figures by file name; how many cells the target holds for, and how many miss it."""
+    """Markdown of the page, its figures and tables by name; how many cells the target without jitter holds for, and how
+    many miss it."""
 
     text: str
     figures: dict[str, Figure]
     misses: int
     cells: int
+    tables: dict[str, str] = field(default_factory=dict)
 
 
 def evaluate(
@@ -954,9 +707,10 @@ def evaluate(
     """Run the grid on `jobs` processes. `command` is quoted on the page; what `journal` has is not computed again, and
     what is computed goes there, but for times and memory of this machine. Raises OptccError when a process dies.
     """
-    work, kept = grid.work, len(journal.results)
-    run(grid.cells, grid.clusters, journal, workers=jobs, progress=lambda done, _: progress(kept + done, work))
-    results = grid.results(journal.results)
+    work, done_before = grid.work, len(journal.results)
+    run(grid.cells, grid.clusters, journal, workers=jobs, progress=lambda done, _: progress(done_before + done, work))
+    grid.check(journal.results)
+    results: dict[Any, Any] = dict(journal.results)
     for number, one in enumerate(grid.planning, start=1):  # alone on the machine, and each in its own process
         with processes(1) as pool:
             results[one] = pool.submit(_planned, one).result()
@@ -968,22 +722,20 @@ def _planned(one: Planning) -> PlanningResult:
     return one.run()
 
 
+CELLS, STARS = "data/evaluation-cells.csv", "data/evaluation-stars.csv"
+
+
 def page(grid: EvaluationGrid, job: TrainingJob, command: str, results: Outcomes) -> Evaluation:
-    """The page and its figures of all `results`."""
+    """The page, its figures and tables of all `results`."""
+    rows, stars = rows_of(grid, results), star_table(grid, results)
     blocks = {
-        "misses": target_lines(grid, results),
-        "unavoidable": unavoidable_table(grid, results),
-        "free": free_table(grid, results),
-        "overheads": overhead_table(grid, results),
+        "first": first_table(rows),
+        "schemes": scheme_table(rows),
+        "sizes": size_table(rows),
         "rig": rig_table(grid, results),
-        "r2cc": r2cc_table(grid, results),
-        "targets": target_table(grid, results),
-        "several": several_table(grid, results),
-        "messages": message_table(grid, results),
-        "rails": fabric_table(grid, results),
         "planning": planning_table(grid, results),
-        "stars": star_table(grid, results),
-        "training": training_table(grid, results, job),
+        "stars": star_lines(stars),
+        "training": training_table(grid, rows, results, job),
     }
     rig = grid.parts["rig"][0]
     facts = {
@@ -992,21 +744,19 @@ def page(grid: EvaluationGrid, job: TrainingJob, command: str, results: Outcomes
         "rate": format_rate(NIC_RATE),
         "alpha": format_seconds(ALPHA),
         "per_chunk": format_seconds(PER_CHUNK),
-        "least_cost": cost_of(min(grid.per_chunks)),
-        "costs_of_chunks": ", ".join(map(cost_of, grid.per_chunks)),
-        "most_servers": grid.most_servers,
         "published": PUBLISHED,
-        "reconstructed": RECONSTRUCTED,
-        "mark": RECONSTRUCTED_MARK,
-        "r2cc_chunks": R2CC_CHUNKS,
+        "two_phases": TWO_PHASES,
+        "draws": len(JITTER_SEEDS),
+        "cells": CELLS,
+        "places": len(rows),
+        "shown": len(blocks["first"]) - 3,
+        "most_servers": max(row.servers for row in rows),
         "rig_servers": rig.servers,
         "rig_rate": f"{float(grid.clusters[rig.job.cluster_id].servers[0].nics[0].out_rate) * 8 / 1e9:g} Gb/s",
         "rig_size": format_size(rig.job.nbytes),
         "rig_segments": RIG_SEGMENTS,
-        "size": format_size(grid.size),
-        "message_servers": grid.messages[0].servers,
+        "size": format_size(SHOWN_BYTES),
         "cost_size": format_size(grid.planning[0].nbytes),
-        "target_bytes": format_size(TARGET_BYTES),
         "mttf": f"{job.mttf_s / 3600:g}",
         "mttf_gpus": job.mttf_gpus,
         "nic_share": f"{100 * job.nic_share:.3g}",
@@ -1021,15 +771,12 @@ def page(grid: EvaluationGrid, job: TrainingJob, command: str, results: Outcomes
         "packages": ", ".join(f"{name} {package_version(name)}" for name in PACKAGES),
     }
     text = Template(files("optcc.study").joinpath("page.md").read_text(encoding="utf-8"))
-    said = words(grid, results)
+    said = words(grid, rows, results)
     markdown = text.substitute(facts, **said, **{name: "\n".join(lines) for name, lines in blocks.items()})
-    pictures = {
-        "evaluation-overhead.svg": overhead_figure(grid, results),
-        "evaluation-costs.svg": cost_figure(grid, results),
-        "evaluation-above.svg": above_figure(grid, results),
-        "evaluation-messages.svg": message_figure(grid, results),
-    }
-    return Evaluation(markdown, pictures, *counts(held(grid, results)))
+    good, mine = kept(rows, 0.0)
+    tables = {CELLS: as_csv(cells_table(rows)), STARS: as_csv(stars)}
+    figures = {"evaluation-sizes.svg": size_figure(rows)}
+    return Evaluation(markdown, figures, len(mine) - len(good), len(mine), tables)
 
 
 def linked(text: str, folder: Path) -> str:
@@ -1047,10 +794,11 @@ def linked(text: str, folder: Path) -> str:
 
 
 def write(evaluation: Evaluation, path: Path) -> list[Path]:
-    """Write the page and, beside it, its figures; the paths written."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write the page and, beside it, its figures and tables; the paths written."""
+    (path.parent / CELLS).parent.mkdir(parents=True, exist_ok=True)
     written = {path: linked(evaluation.text, path.parent).encode()}
     written |= {path.parent / name: drawn(figure) for name, figure in evaluation.figures.items()}
+    written |= {path.parent / name: text.encode() for name, text in evaluation.tables.items()}
     with staged(written):
         return [*written]
 

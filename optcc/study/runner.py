@@ -19,9 +19,10 @@ from optcc.errors import InputError, OptccError
 from optcc.machine.workers import processes
 from optcc.planner.search import baseline
 from optcc.plans.plan import Plan
+from optcc.schedule import Schedule
 from optcc.simulation.simulator import simulate
 from optcc.study import rivals
-from optcc.study.cells import REFERENCE, SweepCell, SweepJob, SweepResult, groups
+from optcc.study.cells import JITTER_SEEDS, REFERENCE, SweepCell, SweepJob, SweepResult, groups
 from optcc.study.journal import Journal
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
@@ -43,7 +44,7 @@ Progress = Callable[[int, int], None]
 
 
 def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
-    """The results of `jobs`, which differ in the algorithm only; `cluster` is the one before their failures.
+    """The results of `jobs`, which differ in algorithm and jitter only; `cluster` is the one before their failures.
 
     What cannot be done is a result with an error, not an exception.
     """
@@ -53,7 +54,7 @@ def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
         if job.algorithm is None:
             return [_bounded(hurt, api.lower_bound(hurt, job.nbytes), job)]
         if job.best and job.algorithm != "optcc" and job.segments is None:
-            return [_at_best(hurt, job)]
+            return _at_best(hurt, jobs)
     except OptccError as error:
         return [SweepResult(error=str(error))] * len(jobs)
     try:
@@ -72,19 +73,31 @@ def _bounded(cluster: Cluster, bound: Bound, job: SweepJob) -> SweepResult:
     return replace(found, with_costs_s=float(least.seconds))
 
 
-def _at_best(cluster: Cluster, job: SweepJob) -> SweepResult:
-    """A baseline in the way and with the segments that suit it best, without a plan of ours."""
+def _at_best(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
+    """A baseline in the way and with the segments that suit it best, without a plan of ours. With jitter, in the way
+    that is fastest with it; `jobs` differ in jitter only."""
+    job = jobs[0]
     assert job.algorithm is not None
     result = _bounded(cluster, api.lower_bound(cluster, job.nbytes), job)
-    alpha, per_chunk = job.alpha_s, job.per_chunk_s
     try:
-        recipe = rivals.best(job.algorithm, cluster, job.nbytes, alpha=alpha, per_chunk=per_chunk)
-        schedule = recipe.lower(cluster, job.nbytes)
-        time_s = simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers=job.receivers).time_s
+        recipes = rivals.best(job.algorithm, cluster, job.nbytes, alpha=job.alpha_s, per_chunk=job.per_chunk_s)
     except OptccError as error:
-        return replace(result, error=str(error))
-    way = rivals.way_of(recipe)
-    return replace(result, simulated_s=time_s, family=recipe.family, segments=recipe.segments, way=way)
+        return [replace(result, error=str(error))] * len(jobs)
+    schedules = [recipe.lower(cluster, job.nbytes) for recipe in recipes]
+    found = []
+    for each in jobs:
+        times = [_mean_s(schedule, each) for schedule in schedules]
+        recipe = recipes[times.index(min(times))]
+        way = rivals.way_of(recipe)
+        found.append(replace(result, simulated_s=min(times), family=recipe.family, segments=recipe.segments, way=way))
+    return found
+
+
+def _mean_s(schedule: Schedule, job: SweepJob) -> float:
+    """Simulated seconds; with jitter the mean over `JITTER_SEEDS`."""
+    how: dict[str, Any] = {"alpha": job.alpha_s, "per_chunk": job.per_chunk_s, "receivers": job.receivers}
+    seeds = JITTER_SEEDS if job.jitter else (0,)
+    return sum(simulate(schedule, **how, jitter=job.jitter, seed=seed).time_s for seed in seeds) / len(seeds)
 
 
 def _simulated(plan: Plan, job: SweepJob) -> SweepResult:
@@ -96,8 +109,7 @@ def _simulated(plan: Plan, job: SweepJob) -> SweepResult:
         name = REFERENCE if whole else job.algorithm
         depth = {"alpha": job.alpha_s, "per_chunk": job.per_chunk_s}
         chosen = plan.baseline(name) if job.segments else baseline(plan, name, **depth)
-        schedule = chosen.schedule()
-        time_s = simulate(schedule, alpha=job.alpha_s, per_chunk=job.per_chunk_s, receivers=job.receivers).time_s
+        time_s = _mean_s(chosen.schedule(), job)
     except OptccError as error:
         return replace(result, error=str(error))
     fluid_s = float(plan.fluid_s) if job.algorithm == "optcc" else None

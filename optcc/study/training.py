@@ -12,10 +12,9 @@ a fault-free step that is exposed AllReduce) x (overhead of the scheme at k).
 Inputs that are quoted: LLaMA 3's 54 days on 16384 GPUs had 466 interruptions, 419 of them unexpected, one in about 3 h.
 Of these 7 were NICs and 35 switches or cables (Grattafiori et al., "The Llama 3 Herd of Models", 2024, table 5); 2.7 h
 and 68 minutes lost by a restart are the figures that the literature on NIC failover works with. 6 s is about what the
-same paper's table 4 makes a step: 6 x 405e9 operations for each of 16 million tokens, at 400e12 a second and GPU. 1.5 s
-is the deadline of failover by flows (docs/failover.md), about five times what the native engine takes. A NIC that goes
-silent takes nearly all of it (1.34 s, measured on one machine with emulated NICs), one that reports its failure some
-milliseconds.
+same paper's table 4 makes a step: 6 x 405e9 operations for each of 16 million tokens, at 400e12 a second and GPU. 0.3 s
+is what the native engine takes from the moment when a NIC goes silent until all flows have left it, 0.1 s until a wire
+is doubted and 0.15 s more until it is left (docs/failover.md); one that reports its failure takes some milliseconds.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from dataclasses import dataclass
 from math import exp, factorial
 
 WEEK_S = 7 * 24 * 3600.0
-FAILOVER_S = 1.5
+FAILOVER_S = 0.3
 
 
 @dataclass(frozen=True)

@@ -281,6 +281,20 @@ class PostalCosts:
 
 
 @dataclass(frozen=True)
+class OneHopCosts:
+    """One server that gets all data of all others (in), or gives all of them its own (out), in chunks of one hop, or
+    there is time for two hops.
+
+    server : index; span : seconds in which its NICs cannot, `alpha` aside. Proof id one-hop
+    """
+
+    server: int
+    direction: Direction
+    span: Fraction
+    kind: Literal["one-hop"] = "one-hop"
+
+
+@dataclass(frozen=True)
 class Part:
     """Seconds of a bound, and in words what they are for."""
 
@@ -292,7 +306,7 @@ class Part:
 class BoundWithCosts:
     """No schedule of whole chunks takes less than `seconds`; exact. In the simulator's model a chunk takes `per_chunk`
     seconds beside its bytes at the sending and at the receiving port, `alpha` passes in between, and it is passed on
-    only when it has landed whole. Proof ids chunk-costs, starving-pair and postal.
+    only when it has landed whole. Proof ids chunk-costs, starving-pair, postal and one-hop.
 
     bound : the same without costs
     alpha : seconds from port to port; per_chunk : seconds of each chunk at each port
@@ -303,7 +317,7 @@ class BoundWithCosts:
     bound: Bound
     alpha: Fraction
     per_chunk: Fraction
-    certificate: FluidCosts | CutCosts | PairCosts | PostalCosts
+    certificate: FluidCosts | CutCosts | PairCosts | PostalCosts | OneHopCosts
     parts: tuple[Part, ...]
 
     @property
@@ -381,6 +395,10 @@ def costs_json(found: BoundWithCosts, cluster: Cluster) -> dict[str, Any]:
         certificate["server"] = cluster.servers[cert.server].name
         certificate["direction"] = cert.direction
         certificate["arrivals"] = [{"seconds_exact": str(when), "servers": many} for when, many in cert.arrivals]
+    elif isinstance(cert, OneHopCosts):
+        certificate["server"] = cluster.servers[cert.server].name
+        certificate["direction"] = cert.direction
+        certificate["span_s_exact"] = str(cert.span)
     return {
         "bound_with_costs_s": float(found.seconds),
         "costs": {
