@@ -53,40 +53,43 @@ struct run {
   int64_t *since;               /* (resources): until when the queue is known */
 };
 
-static void push(struct entry *heap, int64_t size, int64_t key, int64_t value)
+/* Without a branch: which of two comes first is not to be foreseen. */
+static inline int comes_first(struct entry a, struct entry b)
 {
-  int64_t i = size;
-  while (i > 0) {
-    int64_t parent = (i - 1) >> 1;
-    if (heap[parent].key < key || (heap[parent].key == key && heap[parent].value <= value))
-      break;
-    heap[i] = heap[parent];
-    i = parent;
-  }
-  heap[i] = (struct entry){key, value};
+  return (a.key < b.key) | ((a.key == b.key) & (a.value < b.value));
 }
 
-/* Remove the least entry of a heap of `size`; returns its value. */
+/* Put an entry where there is a hole at i, or further up. */
+static void rise(struct entry *heap, int64_t i, struct entry one)
+{
+  while (i > 0 && comes_first(one, heap[(i - 1) >> 1])) {
+    heap[i] = heap[(i - 1) >> 1];
+    i = (i - 1) >> 1;
+  }
+  heap[i] = one;
+}
+
+static void push(struct entry *heap, int64_t size, int64_t key, int64_t value)
+{
+  rise(heap, size, (struct entry){key, value});
+}
+
+/* Remove the least entry of a heap of `size`; returns its value. The hole goes down to the end, where the last entry fills
+ * it: it is one of the latest, and rises hardly. */
 static int64_t pop(struct entry *heap, int64_t size)
 {
-  int64_t top = heap[0].value;
+  int64_t top = heap[0].value, i = 0, child = 2;
   size--;
-  struct entry last = heap[size];
-  int64_t i = 0;
-  for (;;) {
-    int64_t child = 2 * i + 1;
-    if (child >= size)
-      break;
-    int64_t right = child + 1;
-    if (right < size && (heap[right].key < heap[child].key
-                         || (heap[right].key == heap[child].key && heap[right].value < heap[child].value)))
-      child = right;
-    if (heap[child].key > last.key || (heap[child].key == last.key && heap[child].value >= last.value))
-      break;
+  for (; child < size; child = 2 * i + 2) {
+    child -= comes_first(heap[child - 1], heap[child]);
     heap[i] = heap[child];
     i = child;
   }
-  heap[i] = last;
+  if (child == size && size > 1) {
+    heap[i] = heap[child - 1];
+    i = child - 1;
+  }
+  rise(heap, i, heap[size]);
   return top;
 }
 

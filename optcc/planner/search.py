@@ -175,8 +175,15 @@ def candidates(
         if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEARLY * bound.seconds:
             continue
         try:
-            best_s = inf if best is None else best.time_s
-            found += try_depths(offer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk, kept=kept, best_s=best_s)
+            found += try_depths(
+                offer,
+                cluster,
+                bound.nbytes,
+                alpha=alpha,
+                per_chunk=per_chunk,
+                kept=kept,
+                best_s=inf if best is None else best.time_s,
+            )
         except InputError as error:
             refused = refused or error
     if not found:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
