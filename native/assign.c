@@ -8,33 +8,91 @@ int32_t planning_abi(void)
   return PLANNING_ABI;
 }
 
+/* Two numbers, which any processor works on at once. */
+#define LANES 2
+typedef double reals __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
+typedef int64_t wholes __attribute__((vector_size(LANES * sizeof(int64_t)), aligned(sizeof(int64_t)), may_alias));
+
+/* By way of a row, `base` far, every column is its cost less its price away: nearer ones are noted. Those that have been
+ * passed are no farther than `base`, and stay as they are. Returns the place of the nearest of the others, -1 where none
+ * is near, and how far it is. */
+static int64_t by_way_of(struct matching *m, int64_t row, double base, int64_t columns, double *least)
+{
+  const double *cost = m->cost + row * columns;
+  wholes from = {row, row}, here = {0, 1}, which = here, several = {0, 0}, nearer;
+  reals nearest = {INFINITY, INFINITY};
+  for (int64_t c = 0; c < columns; c += LANES, here += LANES) {
+    reals *reach = (reals *)(m->reach + c), far = base + *(const reals *)(cost + c) - *(const reals *)(m->price + c);
+    wholes *before = (wholes *)(m->before + c);
+    nearer = far < *reach;
+    *before = (nearer & from) | (~nearer & *before);
+    *reach = (reals)((nearer & (wholes)far) | (~nearer & (wholes)*reach));
+    reals open = *reach + *(const reals *)(m->passed + c);
+    nearer = open < nearest;
+    several = ~nearer & (several | (open == nearest));
+    nearest = (reals)((nearer & (wholes)open) | (~nearer & (wholes)nearest));
+    which = (nearer & here) | (~nearer & which);
+  }
+  int best = nearest[1] < nearest[0];
+  *least = nearest[best];
+  if (!(*least < INFINITY)) /* worth that is no number */
+    return -1;
+  if (!several[best] && nearest[0] != nearest[1])
+    return m->place[which[best]];
+  int64_t first = INT64_MAX, last = -1; /* of equal ones the last place whose column has no row, else the first place */
+  for (int64_t c = 0; c < columns; c += LANES) {
+    wholes same = *(const reals *)(m->reach + c) + *(const reals *)(m->passed + c) == *least;
+    for (int i = 0; (same[0] | same[1]) && i < LANES; i++) {
+      if (!same[i])
+        continue;
+      first = m->place[c + i] < first ? m->place[c + i] : first;
+      if (m->of_column[c + i] < 0)
+        last = planning_max(last, m->place[c + i]);
+    }
+  }
+  return last >= 0 ? last : first;
+}
+
 void matching_release(struct matching *m)
 {
-  void *all[] = {m->of_row, m->of_column, m->before, m->left, m->cost, m->price, m->reach, m->gain, m->seen_row,
-                 m->seen_column};
+  void *all[] = {m->of_row, m->of_column, m->before, m->left,   m->place,   m->cost,
+                 m->price,  m->reach,     m->gain,   m->passed, m->seen_row};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     free(all[i]);
 }
 
+static int64_t lesser(int64_t a, int64_t b)
+{
+  return b < a ? b : a;
+}
+
+static int64_t padded(int64_t columns)
+{
+  return (columns + LANES - 1) / LANES * LANES;
+}
+
 int matching_reserve(struct matching *m, int64_t rows, int64_t columns)
 {
-  if (rows < 0 || columns < 0 || (columns > 0 && rows > INT64_MAX / columns))
+  if (rows < 0 || columns < 0 || rows > INT64_MAX - LANES || columns > INT64_MAX - LANES)
     return PLANNING_BAD_INDEX;
-  int64_t most = planning_max(rows, columns);
+  int64_t least = lesser(rows, columns), most = padded(planning_max(rows, columns));
+  if (most > 0 && least > INT64_MAX / most)
+    return PLANNING_BAD_INDEX;
   *m = (struct matching){
     .of_row = planning_zeroed(most, sizeof(int64_t)),
     .of_column = planning_zeroed(most, sizeof(int64_t)),
     .before = planning_zeroed(most, sizeof(int64_t)),
     .left = planning_zeroed(most, sizeof(int64_t)),
-    .cost = planning_zeroed(rows * columns, sizeof(double)),
+    .place = planning_zeroed(most, sizeof(int64_t)),
+    .cost = planning_zeroed(least * most, sizeof(double)),
     .price = planning_zeroed(most, sizeof(double)),
     .reach = planning_zeroed(most, sizeof(double)),
     .gain = planning_zeroed(most, sizeof(double)),
+    .passed = planning_zeroed(most, sizeof(double)),
     .seen_row = planning_zeroed(most, 1),
-    .seen_column = planning_zeroed(most, 1),
   };
-  if (m->of_row && m->of_column && m->before && m->left && m->cost && m->price && m->reach && m->gain && m->seen_row
-      && m->seen_column)
+  if (m->of_row && m->of_column && m->before && m->left && m->place && m->cost && m->price && m->reach && m->gain
+      && m->passed && m->seen_row)
     return PLANNING_DONE;
   return PLANNING_NO_MEMORY;
 }
@@ -45,22 +103,27 @@ int matching_find(struct matching *m, int64_t given_rows, int64_t given_columns,
 {
   int wide = given_rows <= given_columns;
   int64_t rows = wide ? given_rows : given_columns, columns = wide ? given_columns : given_rows;
-  for (int64_t r = 0; r < rows; r++)
-    for (int64_t c = 0; c < columns; c++)
-      m->cost[r * columns + c] = -(wide ? worth[r * columns + c] : worth[c * rows + r]);
+  int64_t all = padded(columns);
   for (int64_t r = 0; r < rows; r++) {
+    for (int64_t c = 0; c < columns; c++)
+      m->cost[r * all + c] = -(wide ? worth[r * columns + c] : worth[c * rows + r]);
+    for (int64_t c = columns; c < all; c++)
+      m->cost[r * all + c] = 0;
     m->of_row[r] = -1;
     m->gain[r] = 0;
   }
-  for (int64_t c = 0; c < columns; c++) {
+  for (int64_t c = 0; c < all; c++) {
     m->of_column[c] = m->before[c] = -1;
     m->price[c] = 0;
   }
   for (int64_t current = 0; current < rows; current++) {
+    for (int64_t c = 0; c < all; c++) {
+      m->reach[c] = INFINITY;
+      m->passed[c] = c < columns ? 0 : INFINITY;
+    }
     for (int64_t c = 0; c < columns; c++) {
       m->left[c] = columns - c - 1;
-      m->reach[c] = INFINITY;
-      m->seen_column[c] = 0;
+      m->place[columns - c - 1] = c;
     }
     for (int64_t r = 0; r < rows; r++)
       m->seen_row[r] = 0;
@@ -68,38 +131,25 @@ int matching_find(struct matching *m, int64_t given_rows, int64_t given_columns,
     double least = 0;
     while (end < 0) {
       m->seen_row[row] = 1;
-      double nearest = INFINITY;
-      int64_t at = -1;
-      for (int64_t place = 0; place < count; place++) {
-        column = m->left[place];
-        double far = least + m->cost[row * columns + column] - m->gain[row] - m->price[column];
-        if (far < m->reach[column]) {
-          m->before[column] = row;
-          m->reach[column] = far;
-        }
-        if (m->reach[column] < nearest || (m->reach[column] == nearest && m->of_column[column] < 0)) {
-          nearest = m->reach[column];
-          at = place;
-        }
-      }
-      if (at < 0) /* worth that is no number */
+      int64_t at = by_way_of(m, row, least - m->gain[row], all, &least);
+      if (at < 0)
         return PLANNING_BAD_INDEX;
-      least = nearest;
       column = m->left[at];
       if (m->of_column[column] < 0)
         end = column;
       else
         row = m->of_column[column];
-      m->seen_column[column] = 1;
+      m->passed[column] = INFINITY;
       count--;
       m->left[at] = m->left[count];
+      m->place[m->left[at]] = at;
     }
     m->gain[current] += least;
     for (int64_t r = 0; r < rows; r++)
       if (m->seen_row[r] && r != current)
         m->gain[r] += least - m->reach[m->of_row[r]];
     for (int64_t c = 0; c < columns; c++)
-      if (m->seen_column[c])
+      if (m->passed[c] > 0)
         m->price[c] -= least - m->reach[c];
     row = -1;
     column = end;
@@ -139,11 +189,6 @@ enum { BEGIN, SIZE, NIC, WEIGHT, SLOT };
 static int64_t size_of(const int64_t *piece)
 {
   return piece[STOP] > piece[START] ? piece[STOP] - piece[START] : piece[START] - piece[STOP];
-}
-
-static int64_t lesser(int64_t a, int64_t b)
-{
-  return b < a ? b : a;
 }
 
 /* Up to where a slot goes that begins at byte `at`; `done` of `total` weights have gone by its end. */

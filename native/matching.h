@@ -4,11 +4,12 @@
 
 #include "planning.h"
 
-/* What a matching works with; made once for many of them. */
+/* What a matching works with; made once for many of them. Columns that have been reached last have `passed` infinite, all
+ * others 0; `left` has these others in the order in which they are looked at, `place` where each is in it. */
 struct matching {
-  int64_t *of_row, *of_column, *before, *left;
-  double *cost, *price, *reach, *gain;
-  uint8_t *seen_row, *seen_column;
+  int64_t *of_row, *of_column, *before, *left, *place;
+  double *cost, *price, *reach, *gain, *passed;
+  uint8_t *seen_row;
 };
 
 /* Room for matchings of up to so many rows and columns. */

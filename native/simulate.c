@@ -31,9 +31,11 @@ struct run {
   const struct simulated_fabric *fabric;
   struct simulated_times *times;
   int64_t places;               /* of the longest lane, but the first */
-  int64_t *depends_ptr;         /* CSR: the rows that wait for each row */
-  int32_t *depends;
-  int32_t *waiting;             /* (rows): how many it still waits for */
+  /* A row watches one row that it waits for, the latest that has not finished, and looks for the next one when that has:
+   * so it reads each of its dependencies once, in turn. (rows): how many it has not yet seen finished; the first row that
+   * watches a row, and the next one that watches the same, -1: none. */
+  int32_t *waiting, *watched, *next;
+  uint8_t *finished;            /* (rows) */
   int64_t *free;                /* (resources): when it is through */
   int64_t *base, *ready_size;   /* the heap of port p is in ready[base[p]] to ready[base[p + 1]] */
   struct entry *ready;          /* stripes, the least key first */
@@ -51,40 +53,43 @@ struct run {
   int64_t *since;               /* (resources): until when the queue is known */
 };
 
-static void push(struct entry *heap, int64_t size, int64_t key, int64_t value)
+/* Without a branch: which of two comes first is not to be foreseen. */
+static inline int comes_first(struct entry a, struct entry b)
 {
-  int64_t i = size;
-  while (i > 0) {
-    int64_t parent = (i - 1) >> 1;
-    if (heap[parent].key < key || (heap[parent].key == key && heap[parent].value <= value))
-      break;
-    heap[i] = heap[parent];
-    i = parent;
-  }
-  heap[i] = (struct entry){key, value};
+  return (a.key < b.key) | ((a.key == b.key) & (a.value < b.value));
 }
 
-/* Remove the least entry of a heap of `size`; returns its value. */
+/* Put an entry where there is a hole at i, or further up. */
+static void rise(struct entry *heap, int64_t i, struct entry one)
+{
+  while (i > 0 && comes_first(one, heap[(i - 1) >> 1])) {
+    heap[i] = heap[(i - 1) >> 1];
+    i = (i - 1) >> 1;
+  }
+  heap[i] = one;
+}
+
+static void push(struct entry *heap, int64_t size, int64_t key, int64_t value)
+{
+  rise(heap, size, (struct entry){key, value});
+}
+
+/* Remove the least entry of a heap of `size`; returns its value. The hole goes down to the end, where the last entry fills
+ * it: it is one of the latest, and rises hardly. */
 static int64_t pop(struct entry *heap, int64_t size)
 {
-  int64_t top = heap[0].value;
+  int64_t top = heap[0].value, i = 0, child = 2;
   size--;
-  struct entry last = heap[size];
-  int64_t i = 0;
-  for (;;) {
-    int64_t child = 2 * i + 1;
-    if (child >= size)
-      break;
-    int64_t right = child + 1;
-    if (right < size && (heap[right].key < heap[child].key
-                         || (heap[right].key == heap[child].key && heap[right].value < heap[child].value)))
-      child = right;
-    if (heap[child].key > last.key || (heap[child].key == last.key && heap[child].value >= last.value))
-      break;
+  for (; child < size; child = 2 * i + 2) {
+    child -= comes_first(heap[child - 1], heap[child]);
     heap[i] = heap[child];
     i = child;
   }
-  heap[i] = last;
+  if (child == size && size > 1) {
+    heap[i] = heap[child - 1];
+    i = child - 1;
+  }
+  rise(heap, i, heap[size]);
   return top;
 }
 
@@ -123,6 +128,30 @@ static int freshen(struct run *x, int64_t stripe)
   if (x->fresh_count >= x->work->stripes)
     return PLANNING_BAD_INDEX;
   x->fresh[x->fresh_count++] = stripe;
+  return PLANNING_DONE;
+}
+
+/* The row starts, or watches the next row that it waits for. */
+static int watch(struct run *x, int64_t row)
+{
+  const struct simulated_work *w = x->work;
+  const int64_t *dep = w->dep_idx + w->dep_ptr[row];
+  while (x->waiting[row] > 0) {
+    int64_t on = dep[x->waiting[row] - 1];
+    if (on < 0 || on >= w->rows)
+      return PLANNING_BAD_INDEX;
+    if (!x->finished[on]) {
+      x->next[row] = x->watched[on];
+      x->watched[on] = (int32_t)row;
+      return PLANNING_DONE;
+    }
+    x->waiting[row]--;
+  }
+  for (int64_t s = w->ptr[row]; s < w->ptr[row + 1]; s++) {
+    int code = freshen(x, s);
+    if (code)
+      return code;
+  }
   return PLANNING_DONE;
 }
 
@@ -464,7 +493,6 @@ static int arrives(struct run *x, int64_t now, int64_t s, int64_t place)
 
 static int event(struct run *x, int64_t now, int64_t what)
 {
-  const struct simulated_work *w = x->work;
   const fabric *f = x->fabric;
   if (what < 0)
     return came(x, now, (what - CAME) / LONGEST_LANE, (what - CAME) % LONGEST_LANE);
@@ -477,11 +505,10 @@ static int event(struct run *x, int64_t now, int64_t what)
   case COMES:
     return comes(x, now, s, place);
   case FINISHED:
-    for (int64_t d = x->depends_ptr[i]; d < x->depends_ptr[i + 1]; d++) {
-      int64_t r = x->depends[d];
-      if (--x->waiting[r] == 0)
-        for (int64_t stripe = w->ptr[r]; stripe < w->ptr[r + 1]; stripe++)
-          TRY(freshen(x, stripe));
+    x->finished[i] = 1;
+    for (int64_t row = x->watched[i], next; row >= 0; row = next) {
+      next = x->next[row];
+      TRY(watch(x, row));
     }
     return PLANNING_DONE;
   case AGAIN:
@@ -516,9 +543,7 @@ static int play(struct run *x)
   for (int64_t i = 0; i < f->notices; i++)
     TRY(happens(x, f->notice[i], NOTICED));
   for (int64_t r = 0; r < w->rows; r++)
-    if (x->waiting[r] == 0)
-      for (int64_t s = w->ptr[r]; s < w->ptr[r + 1]; s++)
-        TRY(freshen(x, s));
+    TRY(watch(x, r));
   int64_t now = 0;
   for (;;) {
     for (int64_t i = 0; i < x->fresh_count; i++) {
@@ -593,30 +618,6 @@ static int check(const struct simulated_work *w, const fabric *f, const struct s
   for (int64_t r = 0; r < w->rows; r++)
     if (w->dep_ptr[r + 1] - w->dep_ptr[r] > INT32_MAX)
       return PLANNING_BAD_INDEX;
-  for (int64_t i = 0; i < w->waits; i++)
-    if (w->dep_idx[i] < 0 || w->dep_idx[i] >= w->rows)
-      return PLANNING_BAD_INDEX;
-  return PLANNING_DONE;
-}
-
-/* The other way round: the rows that wait for each row, ascending. */
-static int turn_round(struct run *x)
-{
-  const struct simulated_work *w = x->work;
-  int64_t *at = planning_zeroed(w->rows, sizeof *at);
-  if (!at)
-    return PLANNING_NO_MEMORY;
-  for (int64_t i = 0; i < w->waits; i++)
-    x->depends_ptr[w->dep_idx[i] + 1]++;
-  for (int64_t r = 0; r < w->rows; r++) {
-    x->depends_ptr[r + 1] += x->depends_ptr[r];
-    at[r] = x->depends_ptr[r];
-    x->waiting[r] = (int32_t)(w->dep_ptr[r + 1] - w->dep_ptr[r]);
-  }
-  for (int64_t r = 0; r < w->rows; r++)
-    for (int64_t i = w->dep_ptr[r]; i < w->dep_ptr[r + 1]; i++)
-      x->depends[at[w->dep_idx[i]]++] = (int32_t)r;
-  free(at);
   return PLANNING_DONE;
 }
 
@@ -638,9 +639,10 @@ static int allocate(struct run *x)
       return PLANNING_BAD_INDEX;
     x->base[p + 1] = x->base[p] + f->room[p];
   }
-  x->depends_ptr = planning_zeroed(w->rows + 1, sizeof *x->depends_ptr);
-  x->depends = planning_zeroed(w->waits, sizeof *x->depends);
   x->waiting = planning_zeroed(w->rows, sizeof *x->waiting);
+  x->watched = planning_zeroed(w->rows, sizeof *x->watched);
+  x->next = planning_zeroed(w->rows, sizeof *x->next);
+  x->finished = planning_zeroed(w->rows, 1);
   x->free = planning_zeroed(f->resources, sizeof *x->free);
   x->ready_size = planning_zeroed(f->ports, sizeof *x->ready_size);
   x->ready = planning_zeroed(x->base[f->ports], sizeof *x->ready);
@@ -658,12 +660,16 @@ static int allocate(struct run *x)
     if (!x->first || !x->last)
       return PLANNING_NO_MEMORY;
   }
-  if (!x->depends_ptr || !x->depends || !x->waiting || !x->free || !x->ready_size || !x->ready || !x->events
+  if (!x->waiting || !x->watched || !x->next || !x->finished || !x->free || !x->ready_size || !x->ready || !x->events
       || !x->touched || !x->is_touched || !x->fresh || !x->head || !x->follows || !x->pace || !x->since)
     return PLANNING_NO_MEMORY;
   for (int64_t p = 0; p < f->ports; p++)
     touch(x, p);
-  return turn_round(x);
+  for (int64_t r = 0; r < w->rows; r++) {
+    x->waiting[r] = (int32_t)(w->dep_ptr[r + 1] - w->dep_ptr[r]);
+    x->watched[r] = -1;
+  }
+  return PLANNING_DONE;
 }
 
 int planning_simulate(const struct simulated_work *work, const struct simulated_fabric *given,
@@ -677,8 +683,8 @@ int planning_simulate(const struct simulated_work *work, const struct simulated_
     code = allocate(&x);
   if (!code)
     code = play(&x);
-  void *all[] = {x.depends_ptr, x.depends, x.waiting, x.free,  x.base, x.ready_size, x.ready, x.events, x.touched,
-                 x.fresh,       x.is_touched, x.head, x.follows, x.pace, x.first,      x.last,  x.since};
+  void *all[] = {x.waiting, x.watched, x.next, x.finished,   x.free, x.base,    x.ready_size, x.ready, x.events,
+                 x.touched, x.fresh,   x.head, x.is_touched, x.pace, x.follows, x.first,      x.last,  x.since};
   for (size_t i = 0; i < sizeof all / sizeof *all; i++)
     free(all[i]);
   return code;

@@ -22,7 +22,7 @@ from optcc.plans.plan import Plan
 from optcc.runtime.devices.host import Op
 from optcc.schedule import Schedule
 from optcc.schedule.columns import BESIDE
-from optcc.schedule.halving import RecursiveHalving
+from optcc.schedule.halving import RecursiveHalving, least_seconds
 from optcc.schedule.recipe import Costs
 from optcc.schedule.whole import Digits, WholeVectors, digit_lists
 from optcc.values.bound import Bound
@@ -284,3 +284,16 @@ def test_recursive_doubling_is_the_plan_among_many_servers_of_one_nic() -> None:
     assert len(plan.recipe.digits) > 1  # type: ignore[attr-defined]
     rows = plan.schedule()
     assert (rows.reduce == BESIDE).all()
+
+
+@pytest.mark.parametrize(("count", "nics", "dead"), [(6, 1, 0), (7, 2, 1), (8, 8, 4), (12, 4, 3), (16, 8, 1)])
+def test_no_halving_takes_less_than_what_the_planner_leaves_it_out_by(count: int, nics: int, dead: int) -> None:
+    """And with large sizes one of them hardly takes more, so that a limit a fifth higher would be wrong."""
+    cluster, near = servers(count, nics, dead), []
+    for nbytes in (64, 2**16, 2**28):
+        for digits in digit_lists(count, nics):
+            for striped in (False, True):
+                schedule = RecursiveHalving(digits, 1, striped).lower(cluster, nbytes)
+                time_s = optcc.simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+                near.append(time_s / least_seconds(cluster, nbytes, COSTS, digits))
+    assert 1 <= min(near) < 1.2

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 import optcc
 from optcc.errors import InputError, VerifyError
 from optcc.schedule.columns import Stage
+from optcc.schedule.recipe import Costs
 from optcc.schedule.routes import fluid_seconds
-from optcc.schedule.striped import StripedExchange
+from optcc.schedule.striped import StripedExchange, least_seconds
 from optcc.theory.ring_shares import hub_split
 from optcc.values.cluster import Cluster
 from tests.conftest import degraded
@@ -137,3 +138,31 @@ def test_parameters_out_of_range(changed: dict[str, object], where: str) -> None
     cluster = hurt(4, 1)
     with pytest.raises(InputError, match=where):
         replace(exchange(cluster), **changed).check(cluster)
+
+
+COSTS = Costs(Fraction(5, 10**6), Fraction(1, 10**6))
+
+
+@pytest.mark.parametrize(
+    ("count", "nics", "dead"), [(5, 2, {0: 1}), (8, 8, {1: 4}), (8, 8, {1: 6, 2: 2}), (8, 8, {1: 4, 2: 4})]
+)
+def test_none_takes_less_than_what_the_planner_leaves_it_out_by(count: int, nics: int, dead: dict[int, int]) -> None:
+    """And with large sizes some hardly take more, so that a limit a twentieth higher would be wrong."""
+    cluster, near = Cluster.uniform(servers=count, nics=nics, rate=50 * 10**9), []
+    for server, many in dead.items():
+        for nic in range(many):
+            cluster = cluster.degrade(f"server{server}/nic{nic}")
+    shares, via = hub_split(cluster)
+    for nbytes in (2**14, 2**20, 2**25, 2**30):
+        for segments, ways in ((1, 1), (3, 1), (1, 2), (1, 4), (2, 8), (4, 16)):
+            recipe = StripedExchange(segments, shares, via, ways)
+            time_s = optcc.simulate(recipe.lower(cluster, nbytes), alpha=COSTS.alpha, per_chunk=COSTS.per_chunk).time_s
+            least = least_seconds(recipe, cluster, nbytes, COSTS)
+            assert time_s >= least
+            near.append(time_s / least if least else 2)
+    assert min(near) < 1.05
+
+
+def test_where_every_rank_is_a_hub_nothing_is_known() -> None:
+    cluster = Cluster.uniform(servers=5, nics=8, rate=50 * 10**9).degrade("server1/nic0")
+    assert least_seconds(StripedExchange(1, *hub_split(cluster)), cluster, 2**30, COSTS) == 0

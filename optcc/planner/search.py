@@ -89,9 +89,10 @@ def try_depths(
     alpha: Fraction,
     per_chunk: Fraction,
     kept: Kept | None = None,
+    best_s: float = inf,
 ) -> list[Candidate]:
-    """Try an offer's numbers of segments; `kept` is offered what they lower to. Raises InputError where the family has
-    no recipe for the cluster."""
+    """Try an offer's numbers of segments; `kept` is offered what they lower to. best_s : time of the fastest one of
+    other offers. Raises InputError where the family has no recipe for the cluster."""
     costs = Costs(alpha, per_chunk)
     on = merged_nics(cluster) if offer.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
@@ -101,7 +102,9 @@ def try_depths(
         schedule = recipe.lower(on, nbytes)
         if tried and stripes(schedule) > MAX_STRIPES:
             return inf
-        time_s = slower_s(schedule, costs, min((one.time_s for one in tried.values()), default=inf))
+        # Where times lead to the next number, those of other offers do not matter.
+        others_s = inf if offer.shortlist is None else best_s
+        time_s = slower_s(schedule, costs, min((one.time_s for one in tried.values()), default=others_s))
         tried[segments] = Candidate(recipe, time_s, len(schedule), on is not cluster)
         if kept is not None and on is cluster:
             kept.offer(time_s, recipe, schedule)
@@ -172,7 +175,15 @@ def candidates(
         if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEARLY * bound.seconds:
             continue
         try:
-            found += try_depths(offer, cluster, bound.nbytes, alpha=alpha, per_chunk=per_chunk, kept=kept)
+            found += try_depths(
+                offer,
+                cluster,
+                bound.nbytes,
+                alpha=alpha,
+                per_chunk=per_chunk,
+                kept=kept,
+                best_s=inf if best is None else best.time_s,
+            )
         except InputError as error:
             refused = refused or error
     if not found:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from itertools import pairwise
 from math import prod
 from typing import TYPE_CHECKING, ClassVar
@@ -20,14 +19,30 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 
 from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
-from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
-from optcc.schedule.whole import Digit, Digits, Ways, check_digits, digit_lists, least_seconds, pair_rates
+from optcc.schedule.whole import Digit, Digits, Ways, check_digits, digit_lists, pair_rates
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
     from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
+
+
+def least_seconds(cluster: Cluster, nbytes: int, costs: Costs, digits: tuple[int, ...]) -> float:
+    """No schedule of one segment with these digits takes less.
+
+    Of the c ranks in the core each sends all but its own part, and hands on all but that: 2 (1 - 1/c) of the data each
+    way. A partner's data comes before anything that the core rank sends, and its result is sent, too: either of them
+    is the third time that the core rank's NICs carry everything, after or before which the partner's do.
+    """
+    numbers, ranks = Digits.of(pair_rates(cluster), digits), cluster.ranks
+    each = 2 * max(0, nbytes - nbytes // len(numbers.core) - GRANULE)
+    found = [each / min(ranks[rank].out_rate, ranks[rank].in_rate) for rank in numbers.core]
+    for apart, partner in numbers.partners.items():
+        found.append(nbytes / ranks[apart].out_rate + (each + nbytes) / ranks[partner].out_rate)
+        found.append((each + nbytes) / ranks[partner].in_rate + nbytes / ranks[apart].in_rate)
+    return float(max(found) + sum(costs) * (4 if len(digits) > 1 else 1))
 
 
 @dataclass(frozen=True)
@@ -120,6 +135,6 @@ class RecursiveHalving(Recipe):
         def tried() -> list[Recipe]:
             return [cls(digits, 1, striped) for digits in lists for striped in (False, True)]
 
-        least_s = least_seconds(cluster, bound.nbytes, costs, Fraction(0)) + float(3 * sum(costs)) * (len(lists[0]) > 1)
+        least_s = min(least_seconds(cluster, bound.nbytes, costs, digits) for digits in lists)
         make = lambda segments: cls(lists[0], segments)  # noqa: E731
         return [CandidateFamily(cls.family, make, None, tried if costs else None, by_rate=False, least_s=least_s)]

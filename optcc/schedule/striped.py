@@ -28,10 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from optcc.schedule.assemble import granule, require_memory
-from optcc.schedule.columns import Schedule, Stage
+from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
 from optcc.schedule.routes import Routes, no_collection
-from optcc.schedule.tuned import MANY, WAYS
+from optcc.schedule.tuned import MANY, MIN_CHUNK, WAYS
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import Index
 
@@ -334,6 +334,41 @@ def fused(c: Columns, made: Sequence[HubRound], ranks: int, head: int) -> tuple[
     return c._replace(start=start, stop=stop, key=key), into
 
 
+def least_seconds(recipe: StripedExchange, cluster: Cluster, nbytes: int, costs: Costs) -> float:
+    """The recipe takes no less: what a rank that is the hub of nothing must wait for, and receive. 0: there is none.
+
+    Nobody sends it anything until a hub has gathered a section, from all others but the two of them. Then it receives
+    all of the data, from each full hub a chunk a round on each NIC; rounds that are cut to next to nothing do not
+    count, nor does the only one by way of slow ranks, which is `fused` with others.
+    """
+    shares, via, ranks = recipe.shares, dict(recipe.via), cluster.ranks
+    waiting = [rank for rank in via if not shares[rank]]
+    by_way, full = sum(via.values(), Fraction(0)), [rank for rank in range(len(ranks)) if rank not in via]
+    least = 4 * GRANULE * max(len(rank.nics) for rank in ranks)  # every lane has some bytes of so many
+    way = [float(by_way * shares[full[0]] * size * nbytes) for size in sizes(recipe.ways, len(via))] if by_way else []
+    other = [float((1 - by_way) * shares[full[0]] * nbytes / recipe.segments)] * (by_way < 1)
+    if not waiting or min(other or way) < least:
+        return 0.0
+    first = min([*way, *other, *(float(shares[rank] * nbytes) for rank in via if shares[rank])])
+    rounds = len(other) * recipe.segments + sum(size >= least for size in way) * (len(way) > 1 or not other)
+    gathered = (len(ranks) - 2) * max(0.0, first - GRANULE) / float(max(rank.in_rate for rank in ranks))
+    slowest = float(min(ranks[rank].in_rate for rank in waiting))
+    return gathered + nbytes / slowest + float(len(full) * rounds * costs.per_chunk + 2 * costs.alpha)
+
+
+def _least_s(make: Callable[[int], StripedExchange], most: int, cluster: Cluster, nbytes: int, costs: Costs) -> float:
+    """`least_seconds` of 1 to `most` segments: with more chunks cost more, so that few are asked."""
+    chunks = float((len(cluster.ranks) - len(make(1).via)) * costs.per_chunk)
+    found = least_seconds(make(1), cluster, nbytes, costs)
+    bytes_s = nbytes / float(min(rank.in_rate for rank in cluster.ranks))
+    for segments in range(2, most + 1):
+        # At least so many rounds: a quarter of those by way of slow ranks.
+        if bytes_s + make(segments).segments * chunks >= found:
+            break
+        found = min(found, least_seconds(make(segments), cluster, nbytes, costs))
+    return found
+
+
 @dataclass(frozen=True)
 class StripedExchange(Recipe):
     """Direct exchange between servers.
@@ -425,8 +460,14 @@ class StripedExchange(Recipe):
         def growing(ways: int) -> StripedExchange:
             return cls(-(-ways // WAYS), shares, via, ways)
 
-        plain = CandidateFamily(cls.family, lambda segments: cls(segments, shares, via), least_s=least_s)
-        return [plain, CandidateFamily(cls.family, growing, least_s=least_s)] if via else [plain]
+        def plain(segments: int) -> StripedExchange:
+            return cls(segments, shares, via)
+
+        most = max(1, bound.nbytes // (MIN_CHUNK * len(ranks)))  # no more are tried
+        return [
+            CandidateFamily(cls.family, make, least_s=max(least_s, _least_s(make, most, cluster, bound.nbytes, costs)))
+            for make in ((plain, growing) if via else (plain,))
+        ]
 
     def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> StripedExchange:
         """Every share at the rank that takes its part."""
