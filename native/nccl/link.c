@@ -29,7 +29,8 @@
 
 #define HANDLE_MAGIC UINT32_C(0x0cc70a21)
 #define MEETING_MAGIC UINT32_C(0x0cc70a22)
-enum { LINK_VERSION = 1 };
+enum { LINK_VERSION = 2 };
+enum { SURE_LOOKS = 5 }; /* a NIC of a peer is told after so many looks that agree */
 
 static const uint64_t TRY_NS = UINT64_C(1000000000);  /* for one door */
 static const uint64_t GUEST_NS = UINT64_C(3000000000); /* for who is at a door */
@@ -48,10 +49,12 @@ struct offer { /* and ANSWER */
     uint32_t segment_bytes, handle_bytes;
     uint8_t nonce[NONCE];
     uint8_t family[OPTCC_MAX_NICS]; /* of each NIC's address */
+    char host[PEER_HOST], nic[OPTCC_MAX_NICS][PEER_NIC];
     uint8_t handle[OPTCC_TCP_MAX_HANDLE];
     uint8_t code[OPTCC_HMAC];
 };
-_Static_assert(sizeof(struct challenge) == 24 && sizeof(struct offer) == 40 + OPTCC_MAX_NICS + OPTCC_TCP_MAX_HANDLE + 32,
+_Static_assert(sizeof(struct challenge) == 24 && sizeof(struct offer) == 40 + OPTCC_MAX_NICS + PEER_HOST + OPTCC_MAX_NICS * PEER_NIC +
+                                                             OPTCC_TCP_MAX_HANDLE + OPTCC_HMAC,
                "they travel without holes");
 
 enum stage { CONNECTING, AWAITS_CHALLENGE, SENDS_OFFER, AWAITS_ANSWER, SENDS_CHALLENGE, AWAITS_OFFER, SENDS_ANSWER };
@@ -78,8 +81,15 @@ struct link {
     struct optcc_engine *engine;
     struct optcc_messages *messages;
     uint32_t wires;
+    struct optcc_wire ends[OPTCC_MAX_LANES]; /* of the wires */
     struct optcc_counters counted;
-    uint8_t down[OPTCC_MAX_LANES], was_down[OPTCC_MAX_LANES]; /* by wire: now; as told last */
+    char far_host[PEER_HOST], far_nic[OPTCC_MAX_NICS][PEER_NIC];
+    struct { /* a wire, as it was seen */
+        int lost, told, silent; /* now; as told last; told as a NIC of ours */
+        uint32_t looks;         /* that differ from what was told */
+        uint64_t acked, full;   /* bytes */
+    } seen[OPTCC_MAX_LANES];
+    int idle; /* since the last look there was a moment at which nothing waited for a wire */
 };
 
 uint64_t clock_ns(void)
@@ -244,6 +254,9 @@ static int open_wires(struct link *l, const uint8_t *secret, const uint8_t *firs
     memcpy(told->nonce, l->rank ? second : first, NONCE);
     for (uint32_t i = 0; i < p->nics; i++)
         told->family[i] = (uint8_t)p->nic[i].address.family;
+    snprintf(told->host, sizeof told->host, "%s", p->host);
+    for (uint32_t i = 0; i < p->nics; i++)
+        snprintf(told->nic[i], sizeof told->nic[i], "%.*s", PEER_NIC - 1, p->nic[i].name);
     if (optcc_tcp_handle(l->tcp, told->handle, &told->handle_bytes) != OPTCC_OK) {
         lose(l, "too many NICs for a handle");
         return 0;
@@ -295,7 +308,14 @@ static int open_engine(struct link *l, const struct offer *first, const struct o
         return 0;
     }
     l->wires = count;
+    memcpy(l->ends, lanes, count * sizeof *lanes);
     l->far_process = far->process;
+    snprintf(l->far_host, sizeof l->far_host, "%.*s", PEER_HOST - 1, far->host);
+    report_name(l->far_host);
+    for (uint32_t i = 0; i < far->nics; i++) {
+        snprintf(l->far_nic[i], sizeof l->far_nic[i], "%.*s", PEER_NIC - 1, far->nic[i]);
+        report_name(l->far_nic[i]);
+    }
     l->is = LINK_OPEN;
     return 1;
 }
@@ -517,6 +537,7 @@ uint64_t link_progress(struct link *l, int *moved)
     *moved |= c.sent_bytes != l->counted.sent_bytes || c.landed_segments != l->counted.landed_segments ||
               c.duplicates != l->counted.duplicates;
     l->counted = c;
+    l->idle |= OPTCC_MESSAGES_SOURCE.ready(l->messages, OPTCC_NONE) == OPTCC_NONE;
     if (l->is == LINK_OPEN && optcc_test(l->engine, &lost) == OPTCC_LOST)
         lose(l, "the peer does not answer by any NIC, or has given us up (OPTCC_RETURN_S)");
     return again_ns;
@@ -550,29 +571,73 @@ uint32_t link_nics(const struct link *l, uint32_t *lost)
 {
     uint32_t all = 0, alive = 0;
     for (uint32_t i = 0; l->engine && i < l->wires; i++) {
-        struct optcc_wire ends;
-        if (optcc_tcp_wire(l->tcp, i, &ends) != OPTCC_OK)
-            continue;
-        all |= UINT32_C(1) << ends.nic;
-        alive |= (uint32_t)!is_lost(l, i) << ends.nic;
+        all |= UINT32_C(1) << l->ends[i].nic;
+        alive |= (uint32_t)!is_lost(l, i) << l->ends[i].nic;
     }
     *lost = all & ~alive;
     return all;
 }
 
-int link_news(struct link *l, char *words, size_t room, int *lost)
+/* ---- what an operator sees of it ----------------------------------------------------------------------------------- */
+
+void link_look(struct link *l)
 {
-    const uint32_t alive = link_wires(l);
-    for (uint32_t i = 0; i < l->wires; i++)
-        l->down[i] = (uint8_t)is_lost(l, i);
+    uint32_t alive = 0;
+    if (!l->engine)
+        return;
     for (uint32_t i = 0; i < l->wires; i++) {
-        struct optcc_wire ends;
-        if (l->down[i] == l->was_down[i] || optcc_tcp_wire(l->tcp, i, &ends) != OPTCC_OK)
+        const int lost = is_lost(l, i);
+        l->idle |= lost != l->seen[i].lost; /* what it carried is moved */
+        l->seen[i].lost = lost;
+        alive += !lost;
+    }
+    /* While there are pieces that no wire has taken all that live are busy, and shares tell rates. */
+    for (uint32_t i = 0; i < l->wires; i++) {
+        struct optcc_wire_state state = {0};
+        (void)optcc_wire_look(l->engine, i, &state);
+        if (!l->idle && alive > 1)
+            l->seen[i].full += state.acked_bytes - l->seen[i].acked;
+        l->seen[i].acked = state.acked_bytes;
+        l->seen[i].looks = l->seen[i].lost != l->seen[i].told ? l->seen[i].looks + 1 : 0;
+    }
+    l->idle = 0;
+}
+
+uint32_t link_see(const struct link *l, struct wire_sight sight[OPTCC_MAX_LANES], uint64_t *resent)
+{
+    if (!l->engine)
+        return 0;
+    *resent += l->counted.resent_segments;
+    for (uint32_t i = 0; i < l->wires; i++)
+        sight[i] = (struct wire_sight){.nic = l->ends[i].nic, .far_nic = l->ends[i].far_nic, .lost = l->seen[i].lost,
+                                       .acked_bytes = l->seen[i].acked, .full_bytes = l->seen[i].full};
+    return l->wires;
+}
+
+void link_far(const struct link *l, uint32_t far_nic, char host[PEER_HOST], char nic[PEER_NIC])
+{
+    memcpy(host, l->far_host, PEER_HOST);
+    memcpy(nic, far_nic < OPTCC_MAX_NICS ? l->far_nic[far_nic] : "", far_nic < OPTCC_MAX_NICS ? PEER_NIC : 1);
+}
+
+int link_news(struct link *l, uint32_t lost_here, char *words, size_t room)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < l->wires; i++)
+        alive += !l->seen[i].lost;
+    for (uint32_t i = 0; alive && i < l->wires; i++) {
+        const struct optcc_wire *ends = &l->ends[i];
+        if (l->seen[i].looks < SURE_LOOKS)
             continue;
-        l->was_down[i] = l->down[i];
-        *lost = l->down[i];
-        snprintf(words, room, "wire %s - NIC %u of process %016llx is %s; %u of %u carry on", l->process->nic[ends.nic].name,
-                 ends.far_nic, (unsigned long long)l->far_process, l->down[i] ? "lost" : "back", alive, l->wires);
+        l->seen[i].looks = 0;
+        l->seen[i].told = l->seen[i].lost;
+        const int silent = l->seen[i].silent; /* it was told as ours when it was lost */
+        l->seen[i].silent = l->seen[i].lost && lost_here >> ends->nic & 1;
+        if (silent || l->seen[i].silent)
+            continue;
+        snprintf(words, room, "NIC %s of host %s (process %016llx) is %s, as seen from %s; %u of %u wires carry on",
+                 l->far_nic[ends->far_nic], l->far_host, (unsigned long long)l->far_process,
+                 l->seen[i].lost ? "lost" : "back", l->process->nic[ends->nic].name, alive, l->wires);
         return 1;
     }
     return 0;
@@ -590,10 +655,8 @@ void link_tell(const struct link *l, char *words, size_t room)
                            (unsigned long long)l->counted.sent_bytes, (unsigned long long)l->counted.resent_segments);
     for (uint32_t i = 0; i < l->wires && at < room; i++) {
         struct optcc_wire_state state;
-        struct optcc_wire ends;
         optcc_wire_look(l->engine, i, &state);
-        if (optcc_tcp_wire(l->tcp, i, &ends) == OPTCC_OK)
-            at += (size_t)snprintf(words + at, room - at, " %s %.1f", l->process->nic[ends.nic].name,
-                                   (double)state.acked_bytes / 1e6);
+        at += (size_t)snprintf(words + at, room - at, " %s %.1f", l->process->nic[l->ends[i].nic].name,
+                               (double)state.acked_bytes / 1e6);
     }
 }

@@ -267,16 +267,29 @@ static int answer_doors(void)
     return moved;
 }
 
+/* Whether the link to us has one from us beside it, which tells what becomes of the peer's NICs. */
+static int other_way(const struct route *route)
+{
+    const struct route *r = link_is_ours(route->link) ? NULL : plugin.routes;
+    while (r && !(r->connections && link_is_ours(r->link) && link_process(r->link) == link_process(route->link)))
+        r = r->next;
+    return r != NULL;
+}
+
 /* What need not be seen at once: NICs lost and back; links that are over, or that nobody uses. */
 static void look_around(uint64_t now_ns)
 {
     struct route **at = &plugin.routes;
+    report_begin(now_ns);
     while (*at) {
         struct route *r = *at;
         char words[512];
-        int lost;
-        while (link_state(r->link) == LINK_OPEN && link_news(r->link, words, sizeof words, &lost)) {
-            if (lost && r->connections) /* a process that has ended is no news */
+        link_look(r->link);
+        const int used_now = r->connections && link_state(r->link) == LINK_OPEN;
+        if (link_process(r->link) != plugin.process.id) /* what goes to ourselves passes no NIC */
+            report_link(r->link, used_now);
+        while (link_state(r->link) == LINK_OPEN && link_news(r->link, report_lost(), words, sizeof words)) {
+            if (used_now && !other_way(r)) /* a process that has ended is no news */
                 WARN("%s", words);
             else
                 INFO("%s", words);
@@ -295,12 +308,14 @@ static void look_around(uint64_t now_ns)
                 link_tell(r->link, words, sizeof words);
                 INFO("%s", words);
             }
+            report_link_over(r->link);
             link_close(r->link);
             free(r);
         } else {
             at = &r->next;
         }
     }
+    report_end(&plugin.process, now_ns);
 }
 
 /* Before NCCL hears of it. */
@@ -310,6 +325,8 @@ static void tell_lost(struct route *r, uint64_t now_ns)
         return;
     r->told = 1;
     r->used_ns = now_ns;
+    if (r->connections)
+        report_link_lost();
     if (r->connections || link_is_ours(r->link))
         WARN("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
 }
@@ -411,10 +428,14 @@ static nccl_result_t start(void)
     memset(p, 0, sizeof *p);
     if (!read_settings(&p->settings))
         return NCCL_INVALID_USAGE;
+    if (gethostname(p->host, sizeof p->host - 1) || !p->host[0])
+        snprintf(p->host, sizeof p->host, "unknown");
+    report_name(p->host);
     if (!(p->nics = nics_find(p->nic, why, sizeof why)) || !told_rates(p, why, sizeof why) ||
         (p->settings.plans && !plans_open(p->settings.plans, &p->plans, why, sizeof why)) ||
-        doors_open(p, why, sizeof why)) {
+        doors_open(p, why, sizeof why) || !report_start(p, why, sizeof why)) {
         WARN("%s", why);
+        doors_close(p);
         plans_close(p->plans);
         p->plans = NULL;
         return NCCL_SYSTEM_ERROR;
@@ -428,6 +449,7 @@ static nccl_result_t start(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         WARN("cannot start its thread: %s", strerror(errno));
+        report_stop();
         doors_close(p);
         plans_close(p->plans);
         p->plans = NULL;
@@ -478,6 +500,7 @@ static void stop(void)
         c->route = NULL;
     }
     plugin.connections = NULL;
+    report_stop();
     groups_stop();
     while (plugin.routes) {
         struct route *r = plugin.routes;

@@ -7,6 +7,7 @@
  *   groups.c  CollNet: the collectives of several processes, over connections of net.c
  *   plans.c   by which transfers: plans written beforehand, or a ring
  *   tuner.c   which collectives NCCL gives to CollNet
+ *   report.c  what an operator sees: NICs that are lost and back, counters for Prometheus
  *
  * NCCL's threads never wait for a network: they leave requests and look whether these are done. One thread of the process
  * runs all engines.
@@ -53,7 +54,8 @@ enum {
     MOST_STREAMS = 2048,  /* of one way between two processes */
     SECRET = 16,          /* bytes of a process' secret, which its handles carry */
     NONCE = 16,
-    DOORS = 4             /* addresses in a handle; whom one reaches by one of them tells the others */
+    DOORS = 4,            /* addresses in a handle; whom one reaches by one of them tells the others */
+    PEER_HOST = 64, PEER_NIC = 32 /* bytes of names that processes tell each other, for people */
 };
 static const uint64_t SECOND_NS = UINT64_C(1000000000), MILLISECOND_NS = 1000000;
 
@@ -65,6 +67,7 @@ struct process {
     struct nic nic[OPTCC_MAX_NICS];
     uint32_t nics;
     uint64_t id;             /* random */
+    char host[PEER_HOST];
     uint8_t secret[SECRET];  /* random; who has one of our handles knows it */
     int door[DOORS];         /* sockets where others meet us */
     struct optcc_tcp_address door_address[DOORS];
@@ -124,8 +127,20 @@ int link_sent(const struct link *link);
 uint32_t link_wires(const struct link *link); /* that are not lost */
 /* A bit for each NIC of ours that has a wire; in `lost` for each that has none left. */
 uint32_t link_nics(const struct link *link, uint32_t *lost);
-/* What has changed about its wires since the last call, one at a time, in words: 1 or 0. `lost`: for the worse. */
-int link_news(struct link *link, char *words, size_t room, int *lost);
+/* Look at its wires, ten times a second; then `link_see` and `link_news` tell. */
+void link_look(struct link *link);
+struct wire_sight {
+    uint32_t nic, far_nic;
+    int lost;
+    uint64_t acked_bytes; /* payload that it has carried */
+    uint64_t full_bytes;  /* of it, in times between looks in which more waited than all wires took, two at least */
+};
+/* What its wires have done, and how many there are; `resent` grows by the segments that were sent again. */
+uint32_t link_see(const struct link *link, struct wire_sight sight[OPTCC_MAX_LANES], uint64_t *resent);
+/* Names of the other host, and of a NIC there. */
+void link_far(const struct link *link, uint32_t far_nic, char host[PEER_HOST], char nic[PEER_NIC]);
+/* A NIC of the peer that is lost or back while ours is not among `lost_here`, a bit each, in words: 1 or 0. */
+int link_news(struct link *link, uint32_t lost_here, char *words, size_t room);
 /* What it has carried, in words. */
 void link_tell(const struct link *link, char *words, size_t room);
 
@@ -166,6 +181,20 @@ nccl_result_t net_test(void *request, int *done, int *sizes);
 nccl_result_t net_close_send(void *connection);
 nccl_result_t net_close_receive(void *connection);
 nccl_result_t net_close_listen(void *listener);
+
+/* ---- report.c ------------------------------------------------------------------------------------------------------ */
+
+/* With the lock. 1, or 0 and `why`: OPTCC_METRICS is no folder to write to. */
+int report_start(const struct process *process, char *why, size_t room);
+void report_stop(void);
+/* A look: begin, each link (used: NCCL has connections by it), end. */
+void report_begin(uint64_t now_ns);
+void report_link(const struct link *link, int used);
+void report_end(const struct process *process, uint64_t now_ns);
+void report_link_over(const struct link *link); /* before it is closed */
+void report_link_lost(void);
+uint32_t report_lost(void);   /* our NICs that are lost, a bit each */
+void report_name(char *name); /* only what may stand in a log and in a file of metrics stays as it is */
 
 /* ---- groups.c ----------------------------------------------------------------------------------------------------- */
 

@@ -91,7 +91,7 @@ def diagnose(
     """Which NICs of TOPOLOGY, which is as it should be, are slow by what the EVIDENCE says, and what that costs.
 
     EVIDENCE is any number of files: nccl-tests' output (sendrecv, all_reduce, ...; text or JSON), NCCL's log, NCCL
-    Inspector's files, what ncclras prints, what optcc calibrate wrote; SERVER=DIR for a server's /sys or a copy of it,
+    Inspector's files, what ncclras prints, what optcc calibrate wrote, the plugin's files (OPTCC_METRICS); SERVER=DIR for a server's /sys or a copy of it,
     given twice for what its counters counted in between; SERVER=FILE for what ibstat, rdma link and others print, and
     SERVER/NIC=FILE for perfquery, ethtool -S or mlxlink.
     """

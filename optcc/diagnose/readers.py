@@ -13,6 +13,7 @@ from optcc.diagnose.fit import LEAST_NOISE
 from optcc.diagnose.inspector import looks_like_inspector, looks_like_metrics, read_inspector, read_metrics
 from optcc.diagnose.log_evidence import causes_in, read_log
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
+from optcc.diagnose.plugin_evidence import looks_like_plugin, read_plugin
 from optcc.diagnose.port_evidence import (
     EvidenceText,
     Reading,
@@ -123,7 +124,7 @@ MOST_BYTES = 2**28
 """Of one file: an hour of NCCL's log at INFO from a thousand ranks has some 100 MB."""
 EXPECTED = (
     "nccl-tests' output, NCCL's log, NCCL Inspector's files, what ncclras prints, a file of optcc calibrate, "
-    "SERVER=DIR with a copy of its sysfs, or what a tool prints of its ports (ibstat, rdma link, perfquery, ...)"
+    "files of the plugin for NCCL (OPTCC_METRICS), SERVER=DIR with a copy of its sysfs, or what a tool prints of its ports (ibstat, rdma link, perfquery, ...)"
 )
 
 
@@ -141,6 +142,7 @@ READERS = (
     Reader("NCCL's log", looks_like_log, read_log),
     Reader("RAS", looks_like_ras, read_ras),
     Reader("optcc calibrate", looks_like_calibration, read_calibration),
+    Reader("the plugin for NCCL", looks_like_plugin, read_plugin),
 )
 """Every one that fits reads: a log may hold a test's table. NCCL Inspector's files are read together, below."""
 
