@@ -1,4 +1,4 @@
-"""What the operator of a job with the plugin for NCCL sees: lines when NICs go and come, metrics, the diagnosis of these."""
+"""What the operator of a job with the plugin for NCCL sees: lines, metrics, what optcc diagnose makes of them."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ PORTS = NicDirections(CLUSTER)
 
 
 def text_of(host: int, shares: dict[tuple[int, int], float], full: float = LEAST_FULL) -> str:
-    """A file of a process of server `host`, which sends to the next one: (server, NIC) -> part of its rate that is left;
+    """A file of a process of server `host`, which sends to the next one: (server, NIC) -> what is left of its rate;
     0: lost."""
     own, to = CLUSTER.servers[host], CLUSTER.servers[(host + 1) % 4]
     lines = []

@@ -124,7 +124,8 @@ MOST_BYTES = 2**28
 """Of one file: an hour of NCCL's log at INFO from a thousand ranks has some 100 MB."""
 EXPECTED = (
     "nccl-tests' output, NCCL's log, NCCL Inspector's files, what ncclras prints, a file of optcc calibrate, "
-    "files of the plugin for NCCL (OPTCC_METRICS), SERVER=DIR with a copy of its sysfs, or what a tool prints of its ports (ibstat, rdma link, perfquery, ...)"
+    "files of the plugin for NCCL (OPTCC_METRICS), "
+    "SERVER=DIR with a copy of its sysfs, or what a tool prints of its ports (ibstat, rdma link, perfquery, ...)"
 )
 
 

@@ -83,7 +83,7 @@ PLUGIN = tuple(
         ("timestamp_seconds", "When this was written, seconds since the epoch", ()),
     )
 )
-"""Those that the plugin for NCCL writes itself (`native/nccl/report.c`): gauges, and counters where a name ends in total."""
+"""Those that the plugin for NCCL writes itself (`native/nccl/report.c`); where a name ends in total, counters."""
 JOB_LABEL = "optcc_job"
 """Prometheus gives every series a label ``job`` of its own."""
 
