@@ -148,6 +148,7 @@ static int read_settings(struct settings *s)
     uint64_t devices = 1, segment = 128 << 10, window = 512 << 10, suspect_ms = 200, return_s = 120, connect_s = 60;
     uint64_t spin_us = 20;
     const char *lanes = getenv("OPTCC_LANES"), *rates = getenv("OPTCC_RATES"), *plans = getenv("OPTCC_PLANS");
+    const char *wires = getenv("OPTCC_WIRES");
     if (!number("OPTCC_DEVICES", 1, OPTCC_MAX_NICS, &devices) ||
         !number("OPTCC_SEGMENT_BYTES", 4096, OPTCC_MAX_SEGMENT / 4, &segment) ||
         !number("OPTCC_WINDOW_BYTES", 4096, UINT64_C(1) << 30, &window) ||
@@ -162,7 +163,12 @@ static int read_settings(struct settings *s)
         WARN("OPTCC_LANES=%s: expected rails (NIC i to NIC i) or all (from every NIC to every NIC)", lanes);
         return 0;
     }
-    *s = (struct settings){.devices = (uint32_t)devices, .segment_bytes = (uint32_t)segment,
+    if (wires && *wires && strcmp(wires, "auto") && strcmp(wires, "rdma") && strcmp(wires, "tcp")) {
+        WARN("OPTCC_WIRES=%s: expected rdma, tcp, or auto (RDMA devices where there are any)", wires);
+        return 0;
+    }
+    *s = (struct settings){.wires = wires && !strcmp(wires, "rdma") ? BY_RDMA : wires && !strcmp(wires, "tcp") ? BY_TCP : BY_ANY,
+                           .devices = (uint32_t)devices, .segment_bytes = (uint32_t)segment,
                            .window_bytes = (uint32_t)window, .all_lanes = lanes && !strcmp(lanes, "all"),
                            .suspect_ns = suspect_ms * MILLISECOND_NS, .return_ns = return_s * SECOND_NS,
                            .connect_ns = connect_s * SECOND_NS, .spin_ns = spin_us * 1000,
@@ -325,6 +331,10 @@ static void tell_lost(struct route *r, uint64_t now_ns)
         return;
     r->told = 1;
     r->used_ns = now_ns;
+    if (link_left(r->link)) {
+        INFO("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
+        return;
+    }
     if (r->connections)
         report_link_lost();
     if (r->connections || link_is_ours(r->link))
@@ -343,6 +353,17 @@ static void sleep_until(uint64_t until_ns, uint64_t bell)
     atomic_store(&plugin.sleeps, 0);
     while (read(plugin.waker, &rung, sizeof rung) > 0)
         ;
+}
+
+/* Whether the links' descriptors tell of what comes from now on; if not, all is to be looked at once more. */
+static int arm(void)
+{
+    int armed = 1;
+    pthread_mutex_lock(&plugin.lock);
+    for (const struct route *r = plugin.routes; r; r = r->next)
+        armed &= link_arm(r->link);
+    pthread_mutex_unlock(&plugin.lock);
+    return armed;
 }
 
 static void *run(void *unused)
@@ -384,7 +405,7 @@ static void *run(void *unused)
         pthread_mutex_unlock(&plugin.lock);
         if (moved)
             moved_ns = now_ns;
-        else if (now_ns - moved_ns >= plugin.process.settings.spin_ns)
+        else if (now_ns - moved_ns >= plugin.process.settings.spin_ns && arm())
             sleep_until(again_ns, bell);
     }
     return NULL;
@@ -398,7 +419,8 @@ static void tell_nics(const struct process *p)
     size_t at = 0;
     for (uint32_t i = 0; i < p->nics && at < sizeof line; i++)
         at += (size_t)snprintf(line + at, sizeof line - at, " [%u]%s %u Mb/s", i, p->nic[i].name, p->nic[i].speed_mbps);
-    INFO("using%s; every message may go by each of them", line);
+    INFO("using%s, by %s; every message may go by each of them", line,
+         p->way == WAY_TCP ? "TCP" : p->way == WAY_INFINIBAND ? "RDMA over InfiniBand" : "RDMA over Ethernet");
 }
 
 /* Rates that are told, in place of what the system says: a number for each NIC. */
@@ -419,6 +441,26 @@ static int told_rates(struct process *p, char *why, size_t room)
     return 1;
 }
 
+/* What carries, and by which interfaces processes meet. Interfaces that are named are meant to carry. 0: and `why`. */
+static int find_nics(struct process *p, char *why, size_t room)
+{
+    const char *named = getenv("OPTCC_NICS");
+    const int rdma = p->settings.wires == BY_RDMA || (p->settings.wires == BY_ANY && !(named && *named));
+    if (!(p->meets = nics_find(p->meet, why, room)))
+        return 0;
+    if (rdma && (p->nics = nics_find_rdma(p->nic, why, room))) {
+        p->way = p->nic[0].gid_index < 0 ? WAY_INFINIBAND : WAY_ETHERNET;
+        return 1;
+    }
+    if (p->settings.wires == BY_RDMA)
+        return 0;
+    if (rdma)
+        INFO("no RDMA: %s", why);
+    memcpy(p->nic, p->meet, sizeof p->nic);
+    p->nics = p->meets;
+    return 1;
+}
+
 /* Called with the lock. */
 static nccl_result_t start(void)
 {
@@ -431,7 +473,7 @@ static nccl_result_t start(void)
     if (gethostname(p->host, sizeof p->host - 1) || !p->host[0])
         snprintf(p->host, sizeof p->host, "unknown");
     report_name(p->host);
-    if (!(p->nics = nics_find(p->nic, why, sizeof why)) || !told_rates(p, why, sizeof why) ||
+    if (!find_nics(p, why, sizeof why) || !told_rates(p, why, sizeof why) ||
         (p->settings.plans && !plans_open(p->settings.plans, &p->plans, why, sizeof why)) ||
         doors_open(p, why, sizeof why) || !report_start(p, why, sizeof why)) {
         WARN("%s", why);

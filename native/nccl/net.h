@@ -26,12 +26,17 @@
 struct nic {
     char name[64]; /* of the interface, or the address that was given in its place */
     char pci_path[PATH_MAX]; /* empty: none */
-    struct optcc_tcp_address address;
+    struct optcc_tcp_address address; /* of an interface */
+    uint32_t port;                    /* of an RDMA device, `name`; 0: an interface */
+    int32_t gid_index;                /* of it; -1: it goes by LID */
     uint32_t speed_mbps;
 };
 
 /* The NICs that OPTCC_NICS names, else those that NCCL's own sockets would take. Returns how many; 0: none, and `why`. */
 uint32_t nics_find(struct nic nics[OPTCC_MAX_NICS], char *why, size_t room);
+/* The ports of RDMA devices that have a link, and that NCCL_IB_HCA lets through: those of InfiniBand, or else those of
+ * Ethernet. Likewise. */
+uint32_t nics_find_rdma(struct nic nics[OPTCC_MAX_NICS], char *why, size_t room);
 
 /* ---- what users set ----------------------------------------------------------------------------------------------- */
 
@@ -39,6 +44,7 @@ struct settings {
     uint32_t devices;       /* OPTCC_DEVICES: how many NCCL sees */
     uint32_t segment_bytes; /* OPTCC_SEGMENT_BYTES */
     uint32_t window_bytes;  /* OPTCC_WINDOW_BYTES */
+    enum { BY_ANY, BY_RDMA, BY_TCP } wires; /* OPTCC_WIRES */
     uint32_t all_lanes;     /* OPTCC_LANES=all: from every NIC to every NIC; else NIC i to NIC i */
     uint64_t suspect_ns;    /* OPTCC_SUSPECT_MS */
     uint64_t return_ns;     /* OPTCC_RETURN_S: a process that does not answer by any NIC for so long is lost */
@@ -62,10 +68,12 @@ static const uint64_t SECOND_NS = UINT64_C(1000000000), MILLISECOND_NS = 1000000
 uint64_t clock_ns(void);
 
 /* Everything of this process that links need. */
+enum way { WAY_TCP, WAY_INFINIBAND, WAY_ETHERNET }; /* sockets, or which kind of RDMA */
 struct process {
     struct settings settings;
-    struct nic nic[OPTCC_MAX_NICS];
-    uint32_t nics;
+    enum way way;
+    struct nic nic[OPTCC_MAX_NICS], meet[OPTCC_MAX_NICS]; /* what carries; interfaces by which processes meet */
+    uint32_t nics, meets;
     uint64_t id;             /* random */
     char host[PEER_HOST];
     uint8_t secret[SECRET];  /* random; who has one of our handles knows it */
@@ -79,7 +87,7 @@ struct process {
 struct handle {
     uint32_t magic;
     uint8_t version, doors;
-    uint16_t unused;
+    uint8_t way, nics; /* enum way */
     uint64_t process, port;
     uint8_t secret[SECRET];
     struct {
@@ -124,6 +132,8 @@ struct optcc_messages *link_messages(const struct link *link);
 struct optcc_engine *link_engine(const struct link *link);
 int link_fd(const struct link *link); /* -1: none; readable: link_progress has something to do */
 int link_sent(const struct link *link);
+int link_arm(struct link *link); /* before a sleep: 1: its descriptor tells; 0: call link_progress first */
+int link_left(const struct link *link); /* it is lost since the other process has ended */
 uint32_t link_wires(const struct link *link); /* that are not lost */
 /* A bit for each NIC of ours that has a wire; in `lost` for each that has none left. */
 uint32_t link_nics(const struct link *link, uint32_t *lost);
