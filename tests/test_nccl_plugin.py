@@ -19,19 +19,19 @@ from click.testing import CliRunner
 
 from optcc.cli import main
 from tests.namespaces import missing
-from tests.nccl_ranks import ROOT, Build, Cables, Ranks, loopback, namespaces, run
+from tests.nccl_ranks import ROOT, Build, Cables, Ranks, loopback, namespaces, run, shared_build
 
 pytestmark = pytest.mark.cc
 VERSIONS = (8, 9, 10, 11, 12)
 MISSING = missing()
 REMOTE_ERROR = 6
-OFFER_BYTES = 1048
+OFFER_BYTES = 4760
 """`struct offer` of link.c."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.make(tmp_path_factory.mktemp("plugin"))
+    return shared_build(tmp_path_factory)
 
 
 # --- whole runs ----------------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from optcc.errors import InputError
 from optcc.reports.metrics import PLUGIN
 from optcc.values.cluster import Cluster
 from tests.namespaces import missing
-from tests.nccl_ranks import ROOT, Build, Ranks, ip, loopback, namespaces, run
+from tests.nccl_ranks import ROOT, Build, Ranks, ip, loopback, namespaces, run, shared_build
 
 pytestmark = pytest.mark.cc
 MISSING = missing()
@@ -35,7 +35,7 @@ SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.M)
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.make(tmp_path_factory.mktemp("plugin"), flags="-O0 -Werror")
+    return shared_build(tmp_path_factory)
 
 
 def waits(what: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
