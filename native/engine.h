@@ -534,6 +534,7 @@ struct optcc_verbs_config {
     uint32_t ahead;    /* payloads that a NIC may have at once */
     uint32_t timeout;  /* a packet without acknowledgement is sent again after 4.096 us x 2^timeout, 1 to 31 */
     uint32_t retries;  /* so often, 0 to 6; then the wire is lost */
+    uint32_t copies;   /* 1: payloads are copied before they go, from any memory; 0: from what is registered */
 };
 
 struct optcc_verbs_state {
@@ -542,7 +543,16 @@ struct optcc_verbs_state {
     const char *why;    /* it is not there; empty: it is */
 };
 
+struct optcc_verbs_port { /* that a device here has */
+    char device[64];
+    uint32_t port, up, ethernet; /* its number; whether it has a link; Ethernet in place of InfiniBand */
+    uint32_t mbps;               /* as the driver says; 0: unknown */
+    int32_t gid_index;           /* the best for RoCE v2; -1: none, or InfiniBand, which goes by LID */
+};
+
 struct optcc_verbs;
+/* The ports of all devices, `count` of them at most; then, how many there are. OK; BAD: no libibverbs; or MEMORY. */
+int optcc_verbs_ports(const char *library, struct optcc_verbs_port *ports, uint32_t *count);
 /* Why the last of these calls in this thread was not OK: what, expected, got, way out. */
 const char *optcc_verbs_why(void);
 /* OK, BAD or MEMORY. Devices that are missing are lost NICs (`optcc_verbs_look`), as long as one is there. Ranks

@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 enum { IBV_PORT_ACTIVE = 4 };
+enum { IBV_LINK_LAYER_ETHERNET = 2 };
 enum { IBV_QPT_RC = 2, IBV_QPT_UD = 4 };
 enum { IBV_QPS_RESET, IBV_QPS_INIT, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_ERR = 6 };
 enum { IBV_ACCESS_LOCAL_WRITE = 1 };
@@ -52,8 +53,10 @@ struct ibv_device_attr {
 struct ibv_port_attr {
     int state, max_mtu, active_mtu, gid_tbl_len;
     uint32_t port_cap_flags, max_msg_sz, bad_pkey_cntr, qkey_viol_cntr;
-    uint16_t pkey_tbl_len, lid;
-    char rest[64]; /* likewise */
+    uint16_t pkey_tbl_len, lid, sm_lid;
+    uint8_t lmc, max_vl_num, sm_sl, subnet_timeout, init_type_reply, active_width, active_speed, phys_state, link_layer,
+        flags;
+    char rest[52]; /* likewise */
 };
 
 struct ibv_mr {

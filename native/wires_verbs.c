@@ -1,8 +1,9 @@
 /* Wires over RDMA queue pairs: InfiniBand, and Ethernet with RoCE.
  *
  * Payloads. Each wire has a queue pair of the reliable kind (RC) at both ends. A segment is one send of two pieces: its
- * head, copied to a registered place, and its payload, read where it lies in the caller's memory. It lands in a slot of
- * registered memory, where the engine reads it.
+ * head, copied to a registered place, and its payload, read where it lies in the caller's memory; with `copies` the
+ * payload is copied behind its head, and callers register nothing. It lands in a slot of registered memory, where the
+ * engine reads it.
  *
  * All other frames go as datagrams (UD), by a queue pair that each NIC has for all its wires. Datagrams need no
  * connection. So a probe, an acknowledgement and a knock get through whatever has become of the wire's own queue pair
@@ -305,6 +306,8 @@ static int post_receive(const struct nic *n, struct ibv_qp *pair, uint64_t id, v
 
 static uint32_t control_slot_bytes(void) { return (uint32_t)in_lines(GRH_BYTES + sizeof(struct optcc_frame)); }
 static uint32_t head_bytes(void) { return (uint32_t)in_lines(sizeof(struct optcc_frame)); }
+/* Of a segment that goes: its head, and its payload where that is copied. */
+static uint64_t place_bytes(const struct optcc_verbs *v) { return v->config.copies ? v->slot_bytes : head_bytes(); }
 
 static int receive_data(struct optcc_verbs *v, struct end *w, uint32_t slot)
 {
@@ -516,20 +519,24 @@ static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_fr
         ask_for_receives(v, w);
         return OPTCC_AGAIN;
     }
-    const struct region *r = region_of(v, payload, head->length);
-    if (!r || !r->of[n->index]) {
+    const struct region *r = v->config.copies ? NULL : region_of(v, payload, head->length);
+    if (!v->config.copies && (!r || !r->of[n->index])) {
         wrong(v, "wire %u to rank %u: a payload of %u bytes is not registered on %s; optcc_verbs_register it", w->index,
               w->ends.peer, head->length, n->name.device);
         lose(v, w);
         return OPTCC_LOST;
     }
-    unsigned char *const copy = w->heads + (uint64_t)w->place * head_bytes();
+    unsigned char *const copy = w->heads + (uint64_t)w->place * place_bytes(v);
     memcpy(copy, head, sizeof *head);
-    struct ibv_sge pieces[2] = {
-        {.addr = (uintptr_t)copy, .length = sizeof *head, .lkey = n->region->lkey},
-        {.addr = (uintptr_t)payload, .length = head->length, .lkey = r->of[n->index]->lkey}};
+    struct ibv_sge pieces[2] = {{.addr = (uintptr_t)copy, .length = sizeof *head, .lkey = n->region->lkey}};
+    if (v->config.copies) {
+        memcpy(copy + sizeof *head, payload, head->length);
+        pieces[0].length += head->length;
+    } else {
+        pieces[1] = (struct ibv_sge){.addr = (uintptr_t)payload, .length = head->length, .lkey = r->of[n->index]->lkey};
+    }
     struct ibv_send_wr send = {.wr_id = request(DATA_SEND, w->generation, w->index, w->place), .sg_list = pieces,
-                               .num_sge = 2, .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = immediate(v, w),
+                               .num_sge = v->config.copies ? 1 : 2, .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = immediate(v, w),
                                .send_flags = IBV_SEND_SIGNALED}, *bad;
     const int failed = n->context->ops.post_send(w->pair, &send, &bad);
     if (failed == ENOMEM)
@@ -889,6 +896,89 @@ static int load(struct optcc_verbs *v)
     return OPTCC_OK;
 }
 
+/* ---- which ports there are ---------------------------------------------------------------------------------------- */
+
+static uint32_t speed_of(const struct ibv_port_attr *port)
+{
+    static const struct { uint8_t code; uint32_t is; } WIDTHS[] = {{1, 1}, {2, 4}, {4, 8}, {8, 12}, {16, 2}},
+        SPEEDS[] = {{1, 2500}, {2, 5000}, {4, 10000}, {8, 10000}, {16, 14000}, {32, 25000}, {64, 50000}, {128, 100000}};
+    uint32_t width = 0, speed = 0;
+    for (uint32_t i = 0; i < sizeof WIDTHS / sizeof *WIDTHS; i++)
+        width = WIDTHS[i].code == port->active_width ? WIDTHS[i].is : width;
+    for (uint32_t i = 0; i < sizeof SPEEDS / sizeof *SPEEDS; i++)
+        speed = SPEEDS[i].code == port->active_speed ? SPEEDS[i].is : speed;
+    return width * speed;
+}
+
+/* Whether sysfs says that an address is one of RoCE v1; played NICs have no sysfs, and v2 alone. */
+static int is_old(const char *device, uint32_t port, int gid)
+{
+    char path[256], text[32] = "";
+    snprintf(path, sizeof path, "/sys/class/infiniband/%.64s/ports/%u/gid_attrs/types/%d", device, port, gid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return 0;
+    const int old = !fgets(text, sizeof text, file) || strncmp(text, "RoCE v2", 7);
+    fclose(file);
+    return old;
+}
+
+/* The address of an Ethernet port that goes furthest: RoCE v2 with IPv4, then with IPv6, then of the link alone. */
+static int32_t best_gid(const struct calls *call, struct ibv_context *context, const char *device, uint32_t number,
+                        int count)
+{
+    static const uint8_t V4[12] = {[10] = 0xff, [11] = 0xff}, NONE[16];
+    int32_t best = -1;
+    int best_rank = 0;
+    for (int i = 0; i < count && i <= UINT8_MAX; i++) {
+        union ibv_gid gid;
+        if (call->query_gid(context, (uint8_t)number, i, &gid) || !memcmp(gid.raw, NONE, sizeof NONE) ||
+            is_old(device, number, i))
+            continue;
+        const int of_link = gid.raw[0] == 0xfe && (gid.raw[1] & 0xc0) == 0x80;
+        const int rank = !memcmp(gid.raw, V4, sizeof V4) ? 3 : of_link ? 1 : 2;
+        if (rank > best_rank) {
+            best = i;
+            best_rank = rank;
+        }
+    }
+    return best;
+}
+
+int optcc_verbs_ports(const char *library, struct optcc_verbs_port *ports, uint32_t *count)
+{
+    const uint32_t most = *count;
+    struct optcc_verbs *v = calloc(1, sizeof *v);
+    int devices = 0;
+    *count = 0;
+    if (!v)
+        return because(OPTCC_MEMORY, "the system has no memory");
+    v->config.library = library;
+    int result = load(v);
+    struct ibv_device **const list = result == OPTCC_OK ? v->call.get_device_list(&devices) : NULL;
+    for (int i = 0; list && i < devices; i++) {
+        const char *const name = v->call.get_device_name(list[i]);
+        struct ibv_context *const context = strlen(name) < sizeof ports->device ? v->call.open_device(list[i]) : NULL;
+        struct ibv_port_attr port;
+        for (uint32_t number = 1; context && *count < most && !v->call.query_port(context, (uint8_t)number, &port); number++) {
+            struct optcc_verbs_port *const p = &ports[(*count)++];
+            *p = (struct optcc_verbs_port){.port = number, .gid_index = -1, .up = port.state == IBV_PORT_ACTIVE,
+                                           .ethernet = port.link_layer == IBV_LINK_LAYER_ETHERNET, .mbps = speed_of(&port)};
+            snprintf(p->device, sizeof p->device, "%s", name);
+            if (p->ethernet)
+                p->gid_index = best_gid(&v->call, context, name, number, port.gid_tbl_len);
+            if (number == UINT8_MAX)
+                break;
+        }
+        if (context)
+            v->call.close_device(context);
+    }
+    if (list)
+        v->call.free_device_list(list);
+    free(v);
+    return result;
+}
+
 static int draw(uint32_t *numbers, uint32_t count)
 {
     const int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
@@ -970,7 +1060,7 @@ static int open_nic(struct optcc_verbs *v, struct nic *n)
     if (entries > INT32_MAX || !(n->queue = v->call.create_cq(n->context, (int)entries, NULL, n->channel, 0)))
         return refused(n, "completion queue");
     const uint64_t bytes = (uint64_t)n->control_depth * head_bytes() + (uint64_t)n->control_receives * control_slot_bytes() +
-                           (uint64_t)n->wires * v->receives * (head_bytes() + (uint64_t)v->slot_bytes);
+                           (uint64_t)n->wires * v->receives * (place_bytes(v) + (uint64_t)v->slot_bytes);
     n->memory = aligned_alloc(PAGE, (bytes + PAGE - 1) / PAGE * PAGE);
     if (!n->memory)
         return refused(n, "memory");
@@ -996,7 +1086,7 @@ static int open_ends(struct optcc_verbs *v, struct nic *n)
         if (w->nic != n)
             continue;
         w->heads = at;
-        w->slots = at + (uint64_t)v->receives * head_bytes();
+        w->slots = at + (uint64_t)v->receives * place_bytes(v);
         at = w->slots + (uint64_t)v->receives * v->slot_bytes;
         if (draw(&w->first_packet, 1) != OPTCC_OK)
             return OPTCC_BAD;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -13,6 +14,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 HARNESS = ROOT / "tests" / "nccl_harness.c"
@@ -36,6 +39,17 @@ class Build:
         command = ["cc", *WARNINGS, *flags.split(), f"-I{native}", str(HARNESS), "-o", str(harness), "-ldl", "-pthread"]
         subprocess.run(command, check=True, timeout=300)
         return cls(plugin, harness)
+
+
+def shared_build(factory: pytest.TempPathFactory) -> Build:
+    """The plugin as it is, compiled once for all test files of a run, and all of its processes."""
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "nccl"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        build = Build(folder / "libnccl-net-optcc.so", folder / "harness")
+        return build if build.harness.exists() else Build.make(folder)
 
 
 @dataclass

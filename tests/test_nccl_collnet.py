@@ -25,7 +25,7 @@ from optcc.schedule.columns import Lane, Port, Route, Schedule
 from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
-from tests.nccl_ranks import ROOT, WARNINGS, Build, Outcome, Ranks, ip, loopback, namespaces, run
+from tests.nccl_ranks import ROOT, WARNINGS, Build, Outcome, Ranks, ip, loopback, namespaces, run, shared_build
 from tests.test_nccl_plugin import REMOTE_ERROR, VERSIONS, Table, alone
 
 pytestmark = pytest.mark.cc
@@ -34,7 +34,7 @@ SYSTEM_ERROR = 2
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.make(tmp_path_factory.mktemp("plugin"))
+    return shared_build(tmp_path_factory)
 
 
 @pytest.fixture(scope="module")

@@ -18,18 +18,18 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from tests.nccl_ranks import ROOT, Build, Cables, Ranks, loopback, namespaces, run
+from tests.nccl_ranks import ROOT, Build, Cables, Ranks, loopback, namespaces, run, shared_build
 
 pytestmark = pytest.mark.cc
 VERSIONS = (8, 9, 10, 11, 12)
 REMOTE_ERROR = 6
-OFFER_BYTES = 472
+OFFER_BYTES = 4760
 """`struct offer` of link.c."""
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return Build.make(tmp_path_factory.mktemp("plugin"))
+    return shared_build(tmp_path_factory)
 
 
 # --- whole runs ----------------------------------------------------------------------------------------------------
@@ -276,7 +276,7 @@ def answers_without_secret(plugin: Path) -> bool:
     with socket.create_connection(door(handle)) as stranger:
         stranger.settimeout(30)
         assert len(stranger.recv(24, socket.MSG_WAITALL)) == 24
-        head = struct.pack("<IBBBBQII", 0x0CC70A22, 1, 1, 0, 0, 7, 128 << 10, 384)
+        head = struct.pack("<IBBBBQII", 0x0CC70A22, 2, 1, 0, 0, 7, 128 << 10, 384)
         stranger.sendall(head.ljust(OFFER_BYTES, b"\1"))
         try:
             return len(stranger.recv(OFFER_BYTES, socket.MSG_WAITALL)) > 0

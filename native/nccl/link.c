@@ -12,6 +12,9 @@
  * connections, without encryption: who reads these has the secret.
  *
  * A meeting is bounded in time, and what it reads in length. Links that nobody uses are closed by net.c.
+ *
+ * Over RDMA the connection of the meeting stays: it ends when the other process does, whatever way it ends, which queue
+ * pairs do not tell. That it breaks otherwise means nothing.
  */
 #define _GNU_SOURCE
 #include "net.h"
@@ -29,11 +32,19 @@
 
 #define HANDLE_MAGIC UINT32_C(0x0cc70a21)
 #define MEETING_MAGIC UINT32_C(0x0cc70a22)
-enum { LINK_VERSION = 1 };
+enum { LINK_VERSION = 2 };
+enum { SURE_LOOKS = 5 }; /* a NIC of a peer is told after so many looks that agree */
 
 static const uint64_t TRY_NS = UINT64_C(1000000000);  /* for one door */
 static const uint64_t GUEST_NS = UINT64_C(3000000000); /* for who is at a door */
 static const uint64_t PAUSE_NS = 20000000;            /* before the first door is tried again */
+static const uint64_t LEFT_NS = UINT64_C(2000000000); /* after the end of a process its last words have come */
+static const uint64_t QUIET_NS = 20000000;            /* datagrams that nothing has followed for so long have left */
+enum { /* of queue pairs */
+    AHEAD = 16,                /* payloads that a NIC may have: with 4 one of 10 Gb/s was idle, with 64 urgent ones wait */
+    TIMEOUT = 16, RETRIES = 6, /* a quarter of a second, seven times; the engine doubts a silent wire before */
+    HANDLE_BYTES = 4096        /* room for that of 64 lanes */
+};
 
 struct challenge {
     uint32_t magic;
@@ -43,16 +54,19 @@ struct challenge {
 
 struct offer { /* and ANSWER */
     uint32_t magic;
-    uint8_t version, nics, all_lanes, unused;
+    uint8_t version, nics, all_lanes, way;
     uint64_t process;
     uint32_t segment_bytes, handle_bytes;
     uint8_t nonce[NONCE];
     uint8_t family[OPTCC_MAX_NICS]; /* of each NIC's address */
-    uint8_t handle[OPTCC_TCP_MAX_HANDLE];
+    char host[PEER_HOST], nic[OPTCC_MAX_NICS][PEER_NIC];
+    uint8_t handle[HANDLE_BYTES];
     uint8_t code[OPTCC_HMAC];
 };
-_Static_assert(sizeof(struct challenge) == 24 && sizeof(struct offer) == 40 + OPTCC_MAX_NICS + OPTCC_TCP_MAX_HANDLE + 32,
+_Static_assert(sizeof(struct challenge) == 24 && sizeof(struct offer) == 40 + OPTCC_MAX_NICS + PEER_HOST + OPTCC_MAX_NICS * PEER_NIC +
+                                                             HANDLE_BYTES + OPTCC_HMAC,
                "they travel without holes");
+_Static_assert((int)OPTCC_TCP_MAX_HANDLE <= (int)HANDLE_BYTES, "either kind fits");
 
 enum stage { CONNECTING, AWAITS_CHALLENGE, SENDS_OFFER, AWAITS_ANSWER, SENDS_CHALLENGE, AWAITS_OFFER, SENDS_ANSWER };
 
@@ -74,12 +88,23 @@ struct link {
     struct handle far; /* of who is met */
     uint64_t far_process;
     struct meeting meeting;
-    struct optcc_tcp *tcp;
+    struct optcc_tcp *tcp;     /* one of the two */
+    struct optcc_verbs *verbs;
+    int lifeline;              /* with `verbs`: the connection of the meeting; -1: none */
+    uint64_t moved_ns, left_ns; /* when anything has moved last; when the other process has ended, or 0 */
+    int left;
     struct optcc_engine *engine;
     struct optcc_messages *messages;
     uint32_t wires;
+    struct optcc_wire ends[OPTCC_MAX_LANES]; /* of the wires */
     struct optcc_counters counted;
-    uint8_t down[OPTCC_MAX_LANES], was_down[OPTCC_MAX_LANES]; /* by wire: now; as told last */
+    char far_host[PEER_HOST], far_nic[OPTCC_MAX_NICS][PEER_NIC];
+    struct { /* a wire, as it was seen */
+        int lost, told, silent; /* now; as told last; told as a NIC of ours */
+        uint32_t looks;         /* that differ from what was told */
+        uint64_t acked, full;   /* bytes */
+    } seen[OPTCC_MAX_LANES];
+    int idle; /* since the last look there was a moment at which nothing waited for a wire */
 };
 
 uint64_t clock_ns(void)
@@ -123,15 +148,15 @@ int doors_open(struct process *p, char *why, size_t room)
         snprintf(why, room, "no random numbers (getrandom): %s", strerror(errno));
         return -1;
     }
-    for (uint32_t i = 0; i < p->nics && p->doors < DOORS; i++) {
+    for (uint32_t i = 0; i < p->meets && p->doors < DOORS; i++) {
         struct sockaddr_storage here;
         struct optcc_tcp_address *a = &p->door_address[p->doors];
-        *a = p->nic[i].address;
+        *a = p->meet[i].address;
         socklen_t length = as_socket(a->family, a->scope, 0, a->bytes, &here);
         const int fd = new_socket(a->family);
         if (fd < 0 || bind(fd, (struct sockaddr *)&here, length) || listen(fd, 1024) ||
             getsockname(fd, (struct sockaddr *)&here, &length)) {
-            snprintf(why, room, "NIC %s: cannot listen on its address: %s", p->nic[i].name, strerror(errno));
+            snprintf(why, room, "NIC %s: cannot listen on its address: %s", p->meet[i].name, strerror(errno));
             if (fd >= 0)
                 close(fd);
             doors_close(p);
@@ -154,7 +179,7 @@ void doors_close(struct process *p)
 void handle_write(const struct process *p, uint64_t port, struct handle *handle)
 {
     *handle = (struct handle){.magic = HANDLE_MAGIC, .version = LINK_VERSION, .doors = (uint8_t)p->doors,
-                              .process = p->id, .port = port};
+                              .way = (uint8_t)p->way, .nics = (uint8_t)p->nics, .process = p->id, .port = port};
     memcpy(handle->secret, p->secret, SECRET);
     for (uint32_t i = 0; i < p->doors; i++) {
         handle->door[i].family = (uint8_t)p->door_address[i].family;
@@ -175,7 +200,7 @@ int handle_read(const void *bytes, struct handle *handle, char *why, size_t room
                  handle->version, LINK_VERSION);
         return 0;
     }
-    int good = handle->doors >= 1 && handle->doors <= DOORS;
+    int good = handle->doors >= 1 && handle->doors <= DOORS && handle->nics >= 1 && handle->nics <= OPTCC_MAX_NICS;
     for (uint32_t i = 0; good && i < handle->doors; i++)
         good = (handle->door[i].family == 4 || handle->door[i].family == 6) && handle->door[i].port;
     if (!good)
@@ -212,45 +237,6 @@ static void code_of(const uint8_t *secret, const char *who, const uint8_t *chall
     optcc_hmac(secret, SECRET, &said, sizeof said, code);
 }
 
-/* Rank and secret are known: our end of the wires, and what the other one must know of it. */
-static int open_wires(struct link *l, const uint8_t *secret, const uint8_t *first, const uint8_t *second,
-                      struct offer *told)
-{
-    const struct process *p = l->process;
-    struct {
-        char who[16];
-        uint8_t first[NONCE], second[NONCE];
-    } said = {.who = "wires"};
-    struct optcc_tcp_config config = {.rank = l->rank, .ranks = 2, .nics = p->nics,
-                                      .segment_bytes = p->settings.segment_bytes};
-    memcpy(said.first, first, NONCE);
-    memcpy(said.second, second, NONCE);
-    optcc_hmac(secret, SECRET, &said, sizeof said, config.secret);
-    for (uint32_t i = 0; i < p->nics; i++)
-        config.address[i] = p->nic[i].address;
-    if (l->tcp) /* of an attempt before */
-        optcc_tcp_close(l->tcp);
-    l->tcp = NULL;
-    if (optcc_tcp_open(&config, &l->tcp) != OPTCC_OK) {
-        char why[200];
-        snprintf(why, sizeof why, "cannot listen on the addresses of the NICs: %s%s", strerror(errno),
-                 errno == EMFILE ? " (ulimit -n)" : "");
-        lose(l, why);
-        return 0;
-    }
-    *told = (struct offer){.magic = MEETING_MAGIC, .version = LINK_VERSION, .nics = (uint8_t)p->nics,
-                           .all_lanes = (uint8_t)p->settings.all_lanes, .process = p->id,
-                           .segment_bytes = p->settings.segment_bytes, .handle_bytes = OPTCC_TCP_MAX_HANDLE};
-    memcpy(told->nonce, l->rank ? second : first, NONCE);
-    for (uint32_t i = 0; i < p->nics; i++)
-        told->family[i] = (uint8_t)p->nic[i].address.family;
-    if (optcc_tcp_handle(l->tcp, told->handle, &told->handle_bytes) != OPTCC_OK) {
-        lose(l, "too many NICs for a handle");
-        return 0;
-    }
-    return 1;
-}
-
 /* The lanes, the same at both ends: NIC i with NIC i, those of the shorter side again and again, or all with all. Only
  * addresses of the same family reach each other. */
 static uint32_t lanes_of(const struct link *l, const struct offer *first, const struct offer *second,
@@ -271,6 +257,81 @@ static uint32_t lanes_of(const struct link *l, const struct offer *first, const 
     return count;
 }
 
+/* Rank and secret are known: sockets for the wires, and what the other one must know of them. */
+static int open_sockets(struct link *l, const uint8_t *secret, const uint8_t *first, const uint8_t *second,
+                        struct offer *told)
+{
+    const struct process *p = l->process;
+    struct {
+        char who[16];
+        uint8_t first[NONCE], second[NONCE];
+    } said = {.who = "wires"};
+    struct optcc_tcp_config config = {.rank = l->rank, .ranks = 2, .nics = p->nics,
+                                      .segment_bytes = p->settings.segment_bytes};
+    memcpy(said.first, first, NONCE);
+    memcpy(said.second, second, NONCE);
+    optcc_hmac(secret, SECRET, &said, sizeof said, config.secret);
+    for (uint32_t i = 0; i < p->nics; i++)
+        config.address[i] = p->nic[i].address;
+    if (optcc_tcp_open(&config, &l->tcp) != OPTCC_OK) {
+        char why[200];
+        snprintf(why, sizeof why, "cannot listen on the addresses of the NICs: %s%s", strerror(errno),
+                 errno == EMFILE ? " (ulimit -n)" : "");
+        lose(l, why);
+        return 0;
+    }
+    for (uint32_t i = 0; i < p->nics; i++)
+        told->family[i] = (uint8_t)p->nic[i].address.family;
+    told->handle_bytes = OPTCC_TCP_MAX_HANDLE;
+    if (optcc_tcp_handle(l->tcp, told->handle, &told->handle_bytes) != OPTCC_OK) {
+        lose(l, "too many NICs for a handle");
+        return 0;
+    }
+    return 1;
+}
+
+/* Likewise queue pairs, one for each lane; so both must know how many NICs the other has. */
+static int open_pairs(struct link *l, const struct offer *far, struct offer *told)
+{
+    const struct process *p = l->process;
+    struct optcc_verbs_nic nic[OPTCC_MAX_NICS];
+    struct optcc_wire lanes[OPTCC_MAX_LANES];
+    for (uint32_t i = 0; i < p->nics; i++)
+        nic[i] = (struct optcc_verbs_nic){.device = p->nic[i].name, .port = p->nic[i].port, .gid_index = p->nic[i].gid_index};
+    const struct optcc_verbs_config config = {
+        .rank = l->rank, .ranks = 2, .nics = p->nics, .nic = nic, .wire = lanes,
+        .wires = lanes_of(l, l->rank ? far : told, l->rank ? told : far, lanes),
+        .segment_bytes = p->settings.segment_bytes, .window_bytes = p->settings.window_bytes, .ahead = AHEAD,
+        .timeout = TIMEOUT, .retries = RETRIES, .copies = 1};
+    uint64_t length = HANDLE_BYTES;
+    if (optcc_verbs_open(&config, &l->verbs) != OPTCC_OK ||
+        optcc_verbs_handle(l->verbs, 1 - l->rank, told->handle, &length) != OPTCC_OK) {
+        lose(l, optcc_verbs_why());
+        return 0;
+    }
+    told->handle_bytes = (uint32_t)length;
+    return 1;
+}
+
+/* Our end of the wires. `far` : what is known of the other; of who has the door, how many NICs it has. */
+static int open_wires(struct link *l, const uint8_t *secret, const uint8_t *first, const uint8_t *second,
+                      const struct offer *far, struct offer *told)
+{
+    const struct process *p = l->process;
+    optcc_tcp_close(l->tcp); /* of an attempt before */
+    optcc_verbs_close(l->verbs);
+    l->tcp = NULL;
+    l->verbs = NULL;
+    *told = (struct offer){.magic = MEETING_MAGIC, .version = LINK_VERSION, .nics = (uint8_t)p->nics,
+                           .all_lanes = (uint8_t)p->settings.all_lanes, .way = (uint8_t)p->way, .process = p->id,
+                           .segment_bytes = p->settings.segment_bytes};
+    memcpy(told->nonce, l->rank ? second : first, NONCE);
+    snprintf(told->host, sizeof told->host, "%s", p->host);
+    for (uint32_t i = 0; i < p->nics; i++)
+        snprintf(told->nic[i], sizeof told->nic[i], "%.*s", PEER_NIC - 1, p->nic[i].name);
+    return p->way == WAY_TCP ? open_sockets(l, secret, first, second, told) : open_pairs(l, far, told);
+}
+
 static int open_engine(struct link *l, const struct offer *first, const struct offer *second)
 {
     const struct settings *s = &l->process->settings;
@@ -287,15 +348,28 @@ static int open_engine(struct link *l, const struct offer *first, const struct o
     const struct optcc_messages_config messages = {.peer = 1 - l->rank, .streams = MOST_STREAMS,
                                                    .segment_bytes = s->segment_bytes,
                                                    .most_bytes = (uint64_t)MOST_SEGMENTS * s->segment_bytes};
-    if (optcc_tcp_join(l->tcp, 1 - l->rank, far->handle, far->handle_bytes, lanes, count) != OPTCC_OK ||
-        optcc_tcp_engine(l->tcp, &config, &l->engine) != OPTCC_OK ||
-        optcc_messages_open(&messages, &l->messages) != OPTCC_OK ||
+    const uint32_t peer = 1 - l->rank;
+    int joined;
+    if (l->verbs)
+        joined = optcc_verbs_join(l->verbs, peer, far->handle, far->handle_bytes) == OPTCC_OK &&
+                 optcc_verbs_engine(l->verbs, &config, &l->engine) == OPTCC_OK;
+    else
+        joined = optcc_tcp_join(l->tcp, peer, far->handle, far->handle_bytes, lanes, count) == OPTCC_OK &&
+                 optcc_tcp_engine(l->tcp, &config, &l->engine) == OPTCC_OK;
+    if (!joined || optcc_messages_open(&messages, &l->messages) != OPTCC_OK ||
         optcc_begin_messages(l->engine, l->messages) != OPTCC_OK) {
-        lose(l, "the two ends do not fit, or there is no memory");
+        lose(l, !joined && l->verbs ? optcc_verbs_why() : "the two ends do not fit, or there is no memory");
         return 0;
     }
     l->wires = count;
+    memcpy(l->ends, lanes, count * sizeof *lanes);
     l->far_process = far->process;
+    snprintf(l->far_host, sizeof l->far_host, "%.*s", PEER_HOST - 1, far->host);
+    report_name(l->far_host);
+    for (uint32_t i = 0; i < far->nics; i++) {
+        snprintf(l->far_nic[i], sizeof l->far_nic[i], "%.*s", PEER_NIC - 1, far->nic[i]);
+        report_name(l->far_nic[i]);
+    }
     l->is = LINK_OPEN;
     return 1;
 }
@@ -327,7 +401,7 @@ static void call(struct link *l)
     struct sockaddr_storage there;
     const uint32_t family = l->far.door[m->door].family;
     /* A link-local address is one of an interface; that of our NIC of the same number is as good a guess as any. */
-    const uint32_t scope = l->process->nic[m->door % l->process->nics].address.scope;
+    const uint32_t scope = l->process->meet[m->door % l->process->meets].address.scope;
     const socklen_t length = as_socket(family, scope, l->far.door[m->door].port, l->far.door[m->door].bytes, &there);
     m->done = 0;
     m->stage = CONNECTING;
@@ -349,10 +423,18 @@ static void next_door(struct link *l, uint64_t now_ns)
     m->again_ns = now_ns + (m->door ? 0 : PAUSE_NS);
 }
 
-static int good_offer(const struct link *l, const struct offer *o)
+/* NULL, or what is wrong. */
+static const char *bad_offer(const struct link *l, const struct offer *o)
 {
-    return o->magic == MEETING_MAGIC && o->version == LINK_VERSION && o->nics && o->nics <= OPTCC_MAX_NICS &&
-           o->handle_bytes <= OPTCC_TCP_MAX_HANDLE && o->segment_bytes == l->process->settings.segment_bytes;
+    if (o->magic != MEETING_MAGIC || o->version != LINK_VERSION || !o->nics || o->nics > OPTCC_MAX_NICS ||
+        o->handle_bytes > HANDLE_BYTES)
+        return "the peer says what cannot be: install the same optcc everywhere";
+    if (o->way != (uint8_t)l->process->way)
+        return "the peer goes by another kind of wires (sockets, RDMA over InfiniBand, RDMA over Ethernet): "
+               "OPTCC_WIRES=tcp makes all the same, NCCL_IB_HCA chooses devices";
+    if (o->segment_bytes != l->process->settings.segment_bytes)
+        return "the peer has another OPTCC_SEGMENT_BYTES: set the same everywhere";
+    return NULL;
 }
 
 /* Who comes. */
@@ -369,7 +451,8 @@ static enum progress visit(struct link *l)
         uint8_t nonce[NONCE];
         if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce)
             return FAILS;
-        if (!open_wires(l, l->far.secret, nonce, m->challenge.nonce, &m->offer))
+        const struct offer far = {.nics = l->far.nics, .all_lanes = (uint8_t)l->process->settings.all_lanes};
+        if (!open_wires(l, l->far.secret, nonce, m->challenge.nonce, &far, &m->offer))
             return WAITS; /* lost */
         code_of(l->far.secret, "offer", m->challenge.nonce, &m->offer, NULL, m->offer.code);
         m->stage = SENDS_OFFER;
@@ -384,8 +467,8 @@ static enum progress visit(struct link *l)
     code_of(l->far.secret, "answer", m->challenge.nonce, &m->answer, m->offer.nonce, code);
     if (!optcc_same_secret(code, m->answer.code, OPTCC_HMAC))
         return FAILS;
-    if (!good_offer(l, &m->answer)) {
-        lose(l, "the peer has another OPTCC_SEGMENT_BYTES: set the same everywhere");
+    if (bad_offer(l, &m->answer)) {
+        lose(l, bad_offer(l, &m->answer));
         return WAITS;
     }
     open_engine(l, &m->offer, &m->answer);
@@ -410,14 +493,15 @@ static enum progress host(struct link *l)
         code_of(secret, "offer", m->challenge.nonce, &m->offer, NULL, code);
         if (!optcc_same_secret(code, m->offer.code, OPTCC_HMAC))
             return FAILS;
-        if (!open_wires(l, secret, m->offer.nonce, m->challenge.nonce, &m->answer))
+        if (!m->offer.nics || m->offer.nics > OPTCC_MAX_NICS ||
+            !open_wires(l, secret, m->offer.nonce, m->challenge.nonce, &m->offer, &m->answer))
             return FAILS;
         code_of(secret, "answer", m->challenge.nonce, &m->answer, m->offer.nonce, m->answer.code);
         m->stage = SENDS_ANSWER;
     }
     if ((done = move(m, &m->answer, sizeof m->answer, 1)) != DONE)
         return done;
-    if (!good_offer(l, &m->offer))
+    if (bad_offer(l, &m->offer))
         return FAILS;
     open_engine(l, &m->offer, &m->answer);
     return DONE;
@@ -431,6 +515,12 @@ static uint64_t meet(struct link *l, int *moved)
         if (host(l) == FAILS || (l->is == LINK_MEETS && now_ns - l->since_ns > GUEST_NS))
             lose(l, "who came to our door is not one of us, or went away");
     } else {
+        const struct offer known = {.magic = MEETING_MAGIC, .version = LINK_VERSION, .nics = l->far.nics, .way = l->far.way,
+                                    .segment_bytes = l->process->settings.segment_bytes};
+        if (bad_offer(l, &known)) {
+            lose(l, bad_offer(l, &known));
+            return now_ns;
+        }
         if (now_ns - l->since_ns > l->process->settings.connect_ns) {
             lose(l, "the peer answers at none of its addresses: is a firewall between the two? (OPTCC_CONNECT_S)");
             return now_ns;
@@ -440,7 +530,10 @@ static uint64_t meet(struct link *l, int *moved)
         if (m->fd >= 0 && (visit(l) == FAILS || (l->is == LINK_MEETS && now_ns > m->since_ns + TRY_NS)))
             next_door(l, now_ns);
     }
-    if (l->is != LINK_MEETS && m->fd >= 0) {
+    if (l->is == LINK_OPEN && l->verbs) {
+        l->lifeline = m->fd;
+        m->fd = -1;
+    } else if (l->is != LINK_MEETS && m->fd >= 0) {
         close(m->fd);
         m->fd = -1;
     }
@@ -458,7 +551,7 @@ static struct link *new_link(const struct process *process, uint32_t rank)
     l->process = process;
     l->rank = rank;
     l->since_ns = clock_ns();
-    l->meeting.fd = -1;
+    l->meeting.fd = l->lifeline = -1;
     return l;
 }
 
@@ -499,6 +592,9 @@ void link_close(struct link *l)
     optcc_close(l->engine);
     optcc_messages_close(l->messages);
     optcc_tcp_close(l->tcp);
+    optcc_verbs_close(l->verbs);
+    if (l->lifeline >= 0) /* last: the other takes it for our end */
+        close(l->lifeline);
     free(l);
 }
 
@@ -514,9 +610,13 @@ uint64_t link_progress(struct link *l, int *moved)
         return UINT64_MAX;
     const uint64_t again_ns = optcc_progress(l->engine);
     optcc_count(l->engine, &c);
-    *moved |= c.sent_bytes != l->counted.sent_bytes || c.landed_segments != l->counted.landed_segments ||
-              c.duplicates != l->counted.duplicates;
+    const int moves = c.sent_bytes != l->counted.sent_bytes || c.landed_segments != l->counted.landed_segments ||
+                      c.duplicates != l->counted.duplicates;
+    *moved |= moves;
+    if (moves && l->verbs)
+        l->moved_ns = clock_ns();
     l->counted = c;
+    l->idle |= OPTCC_MESSAGES_SOURCE.ready(l->messages, OPTCC_NONE) == OPTCC_NONE;
     if (l->is == LINK_OPEN && optcc_test(l->engine, &lost) == OPTCC_LOST)
         lose(l, "the peer does not answer by any NIC, or has given us up (OPTCC_RETURN_S)");
     return again_ns;
@@ -528,8 +628,47 @@ uint64_t link_process(const struct link *l) { return l->far_process; }
 int link_is_ours(const struct link *l) { return l->rank == 0; }
 struct optcc_messages *link_messages(const struct link *l) { return l->messages; }
 struct optcc_engine *link_engine(const struct link *l) { return l->engine; }
-int link_fd(const struct link *l) { return l->is != LINK_MEETS && l->tcp ? optcc_tcp_fd(l->tcp) : -1; }
-int link_sent(const struct link *l) { return !l->tcp || optcc_tcp_sent(l->tcp) == OPTCC_OK; }
+int link_left(const struct link *l) { return l->left; }
+
+int link_fd(const struct link *l)
+{
+    return l->is == LINK_MEETS ? -1 : l->tcp ? optcc_tcp_fd(l->tcp) : l->verbs ? optcc_verbs_fd(l->verbs) : -1;
+}
+
+int link_arm(struct link *l) { return l->is == LINK_MEETS || !l->engine || !l->verbs || optcc_verbs_arm(l->verbs) == OPTCC_OK; }
+
+int link_sent(const struct link *l)
+{
+    struct optcc_verbs_state state;
+    if (!l->verbs || !l->engine)
+        return !l->tcp || optcc_tcp_sent(l->tcp) == OPTCC_OK;
+    for (uint32_t i = 0; i < l->process->nics; i++)
+        if (optcc_verbs_look(l->verbs, i, &state) == OPTCC_OK && state.there && state.up && state.in_hand)
+            return 0;
+    return clock_ns() - l->moved_ns > QUIET_NS;
+}
+
+/* Whether the other process has ended, over RDMA. */
+static void see_end(struct link *l)
+{
+    char byte;
+    if (l->lifeline >= 0) {
+        const ssize_t got = recv(l->lifeline, &byte, 1, MSG_DONTWAIT);
+        if (got == 0)
+            l->left_ns = clock_ns();
+        if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) {
+            close(l->lifeline);
+            l->lifeline = -1;
+        }
+    }
+    const uint64_t last_ns = l->left_ns > l->moved_ns ? l->left_ns : l->moved_ns;
+    if (l->left_ns && l->is == LINK_OPEN && clock_ns() - last_ns > LEFT_NS) {
+        l->left = 1;
+        lose(l, "its process has ended");
+    }
+    if (l->is == LINK_OPEN && optcc_verbs_fault(l->verbs))
+        lose(l, optcc_verbs_fault(l->verbs));
+}
 
 static int is_lost(const struct link *l, uint32_t wire)
 {
@@ -550,29 +689,75 @@ uint32_t link_nics(const struct link *l, uint32_t *lost)
 {
     uint32_t all = 0, alive = 0;
     for (uint32_t i = 0; l->engine && i < l->wires; i++) {
-        struct optcc_wire ends;
-        if (optcc_tcp_wire(l->tcp, i, &ends) != OPTCC_OK)
-            continue;
-        all |= UINT32_C(1) << ends.nic;
-        alive |= (uint32_t)!is_lost(l, i) << ends.nic;
+        all |= UINT32_C(1) << l->ends[i].nic;
+        alive |= (uint32_t)!is_lost(l, i) << l->ends[i].nic;
     }
     *lost = all & ~alive;
     return all;
 }
 
-int link_news(struct link *l, char *words, size_t room, int *lost)
+/* ---- what an operator sees of it ----------------------------------------------------------------------------------- */
+
+void link_look(struct link *l)
 {
-    const uint32_t alive = link_wires(l);
-    for (uint32_t i = 0; i < l->wires; i++)
-        l->down[i] = (uint8_t)is_lost(l, i);
+    uint32_t alive = 0;
+    if (!l->engine)
+        return;
+    if (l->verbs)
+        see_end(l);
     for (uint32_t i = 0; i < l->wires; i++) {
-        struct optcc_wire ends;
-        if (l->down[i] == l->was_down[i] || optcc_tcp_wire(l->tcp, i, &ends) != OPTCC_OK)
+        const int lost = is_lost(l, i);
+        l->idle |= lost != l->seen[i].lost; /* what it carried is moved */
+        l->seen[i].lost = lost;
+        alive += !lost;
+    }
+    /* While there are pieces that no wire has taken all that live are busy, and shares tell rates. */
+    for (uint32_t i = 0; i < l->wires; i++) {
+        struct optcc_wire_state state = {0};
+        (void)optcc_wire_look(l->engine, i, &state);
+        if (!l->idle && alive > 1)
+            l->seen[i].full += state.acked_bytes - l->seen[i].acked;
+        l->seen[i].acked = state.acked_bytes;
+        l->seen[i].looks = l->seen[i].lost != l->seen[i].told ? l->seen[i].looks + 1 : 0;
+    }
+    l->idle = 0;
+}
+
+uint32_t link_see(const struct link *l, struct wire_sight sight[OPTCC_MAX_LANES], uint64_t *resent)
+{
+    if (!l->engine)
+        return 0;
+    *resent += l->counted.resent_segments;
+    for (uint32_t i = 0; i < l->wires; i++)
+        sight[i] = (struct wire_sight){.nic = l->ends[i].nic, .far_nic = l->ends[i].far_nic, .lost = l->seen[i].lost,
+                                       .acked_bytes = l->seen[i].acked, .full_bytes = l->seen[i].full};
+    return l->wires;
+}
+
+void link_far(const struct link *l, uint32_t far_nic, char host[PEER_HOST], char nic[PEER_NIC])
+{
+    memcpy(host, l->far_host, PEER_HOST);
+    memcpy(nic, far_nic < OPTCC_MAX_NICS ? l->far_nic[far_nic] : "", far_nic < OPTCC_MAX_NICS ? PEER_NIC : 1);
+}
+
+int link_news(struct link *l, uint32_t lost_here, char *words, size_t room)
+{
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < l->wires; i++)
+        alive += !l->seen[i].lost;
+    for (uint32_t i = 0; alive && i < l->wires; i++) {
+        const struct optcc_wire *ends = &l->ends[i];
+        if (l->seen[i].looks < SURE_LOOKS)
             continue;
-        l->was_down[i] = l->down[i];
-        *lost = l->down[i];
-        snprintf(words, room, "wire %s - NIC %u of process %016llx is %s; %u of %u carry on", l->process->nic[ends.nic].name,
-                 ends.far_nic, (unsigned long long)l->far_process, l->down[i] ? "lost" : "back", alive, l->wires);
+        l->seen[i].looks = 0;
+        l->seen[i].told = l->seen[i].lost;
+        const int silent = l->seen[i].silent; /* it was told as ours when it was lost */
+        l->seen[i].silent = l->seen[i].lost && lost_here >> ends->nic & 1;
+        if (silent || l->seen[i].silent)
+            continue;
+        snprintf(words, room, "NIC %s of host %s (process %016llx) is %s, as seen from %s; %u of %u wires carry on",
+                 l->far_nic[ends->far_nic], l->far_host, (unsigned long long)l->far_process,
+                 l->seen[i].lost ? "lost" : "back", l->process->nic[ends->nic].name, alive, l->wires);
         return 1;
     }
     return 0;
@@ -590,10 +775,8 @@ void link_tell(const struct link *l, char *words, size_t room)
                            (unsigned long long)l->counted.sent_bytes, (unsigned long long)l->counted.resent_segments);
     for (uint32_t i = 0; i < l->wires && at < room; i++) {
         struct optcc_wire_state state;
-        struct optcc_wire ends;
         optcc_wire_look(l->engine, i, &state);
-        if (optcc_tcp_wire(l->tcp, i, &ends) == OPTCC_OK)
-            at += (size_t)snprintf(words + at, room - at, " %s %.1f", l->process->nic[ends.nic].name,
-                                   (double)state.acked_bytes / 1e6);
+        at += (size_t)snprintf(words + at, room - at, " %s %.1f", l->process->nic[l->ends[i].nic].name,
+                               (double)state.acked_bytes / 1e6);
     }
 }

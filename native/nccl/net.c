@@ -148,6 +148,7 @@ static int read_settings(struct settings *s)
     uint64_t devices = 1, segment = 128 << 10, window = 512 << 10, suspect_ms = 200, return_s = 120, connect_s = 60;
     uint64_t spin_us = 20;
     const char *lanes = getenv("OPTCC_LANES"), *rates = getenv("OPTCC_RATES"), *plans = getenv("OPTCC_PLANS");
+    const char *wires = getenv("OPTCC_WIRES");
     if (!number("OPTCC_DEVICES", 1, OPTCC_MAX_NICS, &devices) ||
         !number("OPTCC_SEGMENT_BYTES", 4096, OPTCC_MAX_SEGMENT / 4, &segment) ||
         !number("OPTCC_WINDOW_BYTES", 4096, UINT64_C(1) << 30, &window) ||
@@ -162,7 +163,12 @@ static int read_settings(struct settings *s)
         WARN("OPTCC_LANES=%s: expected rails (NIC i to NIC i) or all (from every NIC to every NIC)", lanes);
         return 0;
     }
-    *s = (struct settings){.devices = (uint32_t)devices, .segment_bytes = (uint32_t)segment,
+    if (wires && *wires && strcmp(wires, "auto") && strcmp(wires, "rdma") && strcmp(wires, "tcp")) {
+        WARN("OPTCC_WIRES=%s: expected rdma, tcp, or auto (RDMA devices where there are any)", wires);
+        return 0;
+    }
+    *s = (struct settings){.wires = wires && !strcmp(wires, "rdma") ? BY_RDMA : wires && !strcmp(wires, "tcp") ? BY_TCP : BY_ANY,
+                           .devices = (uint32_t)devices, .segment_bytes = (uint32_t)segment,
                            .window_bytes = (uint32_t)window, .all_lanes = lanes && !strcmp(lanes, "all"),
                            .suspect_ns = suspect_ms * MILLISECOND_NS, .return_ns = return_s * SECOND_NS,
                            .connect_ns = connect_s * SECOND_NS, .spin_ns = spin_us * 1000,
@@ -267,16 +273,29 @@ static int answer_doors(void)
     return moved;
 }
 
+/* Whether the link to us has one from us beside it, which tells what becomes of the peer's NICs. */
+static int other_way(const struct route *route)
+{
+    const struct route *r = link_is_ours(route->link) ? NULL : plugin.routes;
+    while (r && !(r->connections && link_is_ours(r->link) && link_process(r->link) == link_process(route->link)))
+        r = r->next;
+    return r != NULL;
+}
+
 /* What need not be seen at once: NICs lost and back; links that are over, or that nobody uses. */
 static void look_around(uint64_t now_ns)
 {
     struct route **at = &plugin.routes;
+    report_begin(now_ns);
     while (*at) {
         struct route *r = *at;
         char words[512];
-        int lost;
-        while (link_state(r->link) == LINK_OPEN && link_news(r->link, words, sizeof words, &lost)) {
-            if (lost && r->connections) /* a process that has ended is no news */
+        link_look(r->link);
+        const int used_now = r->connections && link_state(r->link) == LINK_OPEN;
+        if (link_process(r->link) != plugin.process.id) /* what goes to ourselves passes no NIC */
+            report_link(r->link, used_now);
+        while (link_state(r->link) == LINK_OPEN && link_news(r->link, report_lost(), words, sizeof words)) {
+            if (used_now && !other_way(r)) /* a process that has ended is no news */
                 WARN("%s", words);
             else
                 INFO("%s", words);
@@ -295,12 +314,14 @@ static void look_around(uint64_t now_ns)
                 link_tell(r->link, words, sizeof words);
                 INFO("%s", words);
             }
+            report_link_over(r->link);
             link_close(r->link);
             free(r);
         } else {
             at = &r->next;
         }
     }
+    report_end(&plugin.process, now_ns);
 }
 
 /* Before NCCL hears of it. */
@@ -310,6 +331,12 @@ static void tell_lost(struct route *r, uint64_t now_ns)
         return;
     r->told = 1;
     r->used_ns = now_ns;
+    if (link_left(r->link)) {
+        INFO("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
+        return;
+    }
+    if (r->connections)
+        report_link_lost();
     if (r->connections || link_is_ours(r->link))
         WARN("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
 }
@@ -326,6 +353,17 @@ static void sleep_until(uint64_t until_ns, uint64_t bell)
     atomic_store(&plugin.sleeps, 0);
     while (read(plugin.waker, &rung, sizeof rung) > 0)
         ;
+}
+
+/* Whether the links' descriptors tell of what comes from now on; if not, all is to be looked at once more. */
+static int arm(void)
+{
+    int armed = 1;
+    pthread_mutex_lock(&plugin.lock);
+    for (const struct route *r = plugin.routes; r; r = r->next)
+        armed &= link_arm(r->link);
+    pthread_mutex_unlock(&plugin.lock);
+    return armed;
 }
 
 static void *run(void *unused)
@@ -367,7 +405,7 @@ static void *run(void *unused)
         pthread_mutex_unlock(&plugin.lock);
         if (moved)
             moved_ns = now_ns;
-        else if (now_ns - moved_ns >= plugin.process.settings.spin_ns)
+        else if (now_ns - moved_ns >= plugin.process.settings.spin_ns && arm())
             sleep_until(again_ns, bell);
     }
     return NULL;
@@ -381,7 +419,8 @@ static void tell_nics(const struct process *p)
     size_t at = 0;
     for (uint32_t i = 0; i < p->nics && at < sizeof line; i++)
         at += (size_t)snprintf(line + at, sizeof line - at, " [%u]%s %u Mb/s", i, p->nic[i].name, p->nic[i].speed_mbps);
-    INFO("using%s; every message may go by each of them", line);
+    INFO("using%s, by %s; every message may go by each of them", line,
+         p->way == WAY_TCP ? "TCP" : p->way == WAY_INFINIBAND ? "RDMA over InfiniBand" : "RDMA over Ethernet");
 }
 
 /* Rates that are told, in place of what the system says: a number for each NIC. */
@@ -402,6 +441,26 @@ static int told_rates(struct process *p, char *why, size_t room)
     return 1;
 }
 
+/* What carries, and by which interfaces processes meet. Interfaces that are named are meant to carry. 0: and `why`. */
+static int find_nics(struct process *p, char *why, size_t room)
+{
+    const char *named = getenv("OPTCC_NICS");
+    const int rdma = p->settings.wires == BY_RDMA || (p->settings.wires == BY_ANY && !(named && *named));
+    if (!(p->meets = nics_find(p->meet, why, room)))
+        return 0;
+    if (rdma && (p->nics = nics_find_rdma(p->nic, why, room))) {
+        p->way = p->nic[0].gid_index < 0 ? WAY_INFINIBAND : WAY_ETHERNET;
+        return 1;
+    }
+    if (p->settings.wires == BY_RDMA)
+        return 0;
+    if (rdma)
+        INFO("no RDMA: %s", why);
+    memcpy(p->nic, p->meet, sizeof p->nic);
+    p->nics = p->meets;
+    return 1;
+}
+
 /* Called with the lock. */
 static nccl_result_t start(void)
 {
@@ -411,10 +470,14 @@ static nccl_result_t start(void)
     memset(p, 0, sizeof *p);
     if (!read_settings(&p->settings))
         return NCCL_INVALID_USAGE;
-    if (!(p->nics = nics_find(p->nic, why, sizeof why)) || !told_rates(p, why, sizeof why) ||
+    if (gethostname(p->host, sizeof p->host - 1) || !p->host[0])
+        snprintf(p->host, sizeof p->host, "unknown");
+    report_name(p->host);
+    if (!find_nics(p, why, sizeof why) || !told_rates(p, why, sizeof why) ||
         (p->settings.plans && !plans_open(p->settings.plans, &p->plans, why, sizeof why)) ||
-        doors_open(p, why, sizeof why)) {
+        doors_open(p, why, sizeof why) || !report_start(p, why, sizeof why)) {
         WARN("%s", why);
+        doors_close(p);
         plans_close(p->plans);
         p->plans = NULL;
         return NCCL_SYSTEM_ERROR;
@@ -428,6 +491,7 @@ static nccl_result_t start(void)
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         WARN("cannot start its thread: %s", strerror(errno));
+        report_stop();
         doors_close(p);
         plans_close(p->plans);
         p->plans = NULL;
@@ -478,6 +542,7 @@ static void stop(void)
         c->route = NULL;
     }
     plugin.connections = NULL;
+    report_stop();
     groups_stop();
     while (plugin.routes) {
         struct route *r = plugin.routes;

@@ -7,6 +7,7 @@
  *   groups.c  CollNet: the collectives of several processes, over connections of net.c
  *   plans.c   by which transfers: plans written beforehand, or a ring
  *   tuner.c   which collectives NCCL gives to CollNet
+ *   report.c  what an operator sees: NICs that are lost and back, counters for Prometheus
  *
  * NCCL's threads never wait for a network: they leave requests and look whether these are done. One thread of the process
  * runs all engines.
@@ -25,12 +26,17 @@
 struct nic {
     char name[64]; /* of the interface, or the address that was given in its place */
     char pci_path[PATH_MAX]; /* empty: none */
-    struct optcc_tcp_address address;
+    struct optcc_tcp_address address; /* of an interface */
+    uint32_t port;                    /* of an RDMA device, `name`; 0: an interface */
+    int32_t gid_index;                /* of it; -1: it goes by LID */
     uint32_t speed_mbps;
 };
 
 /* The NICs that OPTCC_NICS names, else those that NCCL's own sockets would take. Returns how many; 0: none, and `why`. */
 uint32_t nics_find(struct nic nics[OPTCC_MAX_NICS], char *why, size_t room);
+/* The ports of RDMA devices that have a link, and that NCCL_IB_HCA lets through: those of InfiniBand, or else those of
+ * Ethernet. Likewise. */
+uint32_t nics_find_rdma(struct nic nics[OPTCC_MAX_NICS], char *why, size_t room);
 
 /* ---- what users set ----------------------------------------------------------------------------------------------- */
 
@@ -38,6 +44,7 @@ struct settings {
     uint32_t devices;       /* OPTCC_DEVICES: how many NCCL sees */
     uint32_t segment_bytes; /* OPTCC_SEGMENT_BYTES */
     uint32_t window_bytes;  /* OPTCC_WINDOW_BYTES */
+    enum { BY_ANY, BY_RDMA, BY_TCP } wires; /* OPTCC_WIRES */
     uint32_t all_lanes;     /* OPTCC_LANES=all: from every NIC to every NIC; else NIC i to NIC i */
     uint64_t suspect_ns;    /* OPTCC_SUSPECT_MS */
     uint64_t return_ns;     /* OPTCC_RETURN_S: a process that does not answer by any NIC for so long is lost */
@@ -53,18 +60,22 @@ enum {
     MOST_STREAMS = 2048,  /* of one way between two processes */
     SECRET = 16,          /* bytes of a process' secret, which its handles carry */
     NONCE = 16,
-    DOORS = 4             /* addresses in a handle; whom one reaches by one of them tells the others */
+    DOORS = 4,            /* addresses in a handle; whom one reaches by one of them tells the others */
+    PEER_HOST = 64, PEER_NIC = 32 /* bytes of names that processes tell each other, for people */
 };
 static const uint64_t SECOND_NS = UINT64_C(1000000000), MILLISECOND_NS = 1000000;
 
 uint64_t clock_ns(void);
 
 /* Everything of this process that links need. */
+enum way { WAY_TCP, WAY_INFINIBAND, WAY_ETHERNET }; /* sockets, or which kind of RDMA */
 struct process {
     struct settings settings;
-    struct nic nic[OPTCC_MAX_NICS];
-    uint32_t nics;
+    enum way way;
+    struct nic nic[OPTCC_MAX_NICS], meet[OPTCC_MAX_NICS]; /* what carries; interfaces by which processes meet */
+    uint32_t nics, meets;
     uint64_t id;             /* random */
+    char host[PEER_HOST];
     uint8_t secret[SECRET];  /* random; who has one of our handles knows it */
     int door[DOORS];         /* sockets where others meet us */
     struct optcc_tcp_address door_address[DOORS];
@@ -76,7 +87,7 @@ struct process {
 struct handle {
     uint32_t magic;
     uint8_t version, doors;
-    uint16_t unused;
+    uint8_t way, nics; /* enum way */
     uint64_t process, port;
     uint8_t secret[SECRET];
     struct {
@@ -121,11 +132,25 @@ struct optcc_messages *link_messages(const struct link *link);
 struct optcc_engine *link_engine(const struct link *link);
 int link_fd(const struct link *link); /* -1: none; readable: link_progress has something to do */
 int link_sent(const struct link *link);
+int link_arm(struct link *link); /* before a sleep: 1: its descriptor tells; 0: call link_progress first */
+int link_left(const struct link *link); /* it is lost since the other process has ended */
 uint32_t link_wires(const struct link *link); /* that are not lost */
 /* A bit for each NIC of ours that has a wire; in `lost` for each that has none left. */
 uint32_t link_nics(const struct link *link, uint32_t *lost);
-/* What has changed about its wires since the last call, one at a time, in words: 1 or 0. `lost`: for the worse. */
-int link_news(struct link *link, char *words, size_t room, int *lost);
+/* Look at its wires, ten times a second; then `link_see` and `link_news` tell. */
+void link_look(struct link *link);
+struct wire_sight {
+    uint32_t nic, far_nic;
+    int lost;
+    uint64_t acked_bytes; /* payload that it has carried */
+    uint64_t full_bytes;  /* of it, in times between looks in which more waited than all wires took, two at least */
+};
+/* What its wires have done, and how many there are; `resent` grows by the segments that were sent again. */
+uint32_t link_see(const struct link *link, struct wire_sight sight[OPTCC_MAX_LANES], uint64_t *resent);
+/* Names of the other host, and of a NIC there. */
+void link_far(const struct link *link, uint32_t far_nic, char host[PEER_HOST], char nic[PEER_NIC]);
+/* A NIC of the peer that is lost or back while ours is not among `lost_here`, a bit each, in words: 1 or 0. */
+int link_news(struct link *link, uint32_t lost_here, char *words, size_t room);
 /* What it has carried, in words. */
 void link_tell(const struct link *link, char *words, size_t room);
 
@@ -166,6 +191,20 @@ nccl_result_t net_test(void *request, int *done, int *sizes);
 nccl_result_t net_close_send(void *connection);
 nccl_result_t net_close_receive(void *connection);
 nccl_result_t net_close_listen(void *listener);
+
+/* ---- report.c ------------------------------------------------------------------------------------------------------ */
+
+/* With the lock. 1, or 0 and `why`: OPTCC_METRICS is no folder to write to. */
+int report_start(const struct process *process, char *why, size_t room);
+void report_stop(void);
+/* A look: begin, each link (used: NCCL has connections by it), end. */
+void report_begin(uint64_t now_ns);
+void report_link(const struct link *link, int used);
+void report_end(const struct process *process, uint64_t now_ns);
+void report_link_over(const struct link *link); /* before it is closed */
+void report_link_lost(void);
+uint32_t report_lost(void);   /* our NICs that are lost, a bit each */
+void report_name(char *name); /* only what may stand in a log and in a file of metrics stays as it is */
 
 /* ---- groups.c ----------------------------------------------------------------------------------------------------- */
 

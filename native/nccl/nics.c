@@ -2,7 +2,8 @@
  * those that NCCL's own sockets would take: NCCL_SOCKET_IFNAME is a list of prefixes, "^" before it: all but these,
  * "=": whole names; NCCL_SOCKET_FAMILY is AF_INET or AF_INET6; without a list "ib", then all but docker, lo and virbr,
  * then these. Of an interface the first address counts, and only interfaces that are running do.
- * (NCCL's page on environment variables; src/misc/socket.cc and src/os/linux.cc of NCCL 2.30.7.) */
+ * RDMA devices are those that NCCL_IB_HCA lets through, by the same grammar; ":2" behind a name is its port.
+ * (NCCL's page on environment variables; src/misc/socket.cc, src/os/linux.cc and net_ib of NCCL 2.30.7.) */
 #define _GNU_SOURCE
 #include "net.h"
 
@@ -19,6 +20,7 @@ enum { MOST_NAMES = 64, UNKNOWN_SPEED_MBPS = 10000 };
 struct names { /* a list as users write it */
     char text[1024];
     char *name[MOST_NAMES];
+    long port[MOST_NAMES]; /* behind it; -1: none */
     uint32_t count;
     int all_but, whole;
 };
@@ -34,7 +36,10 @@ static void split(struct names *names, const char *list)
     snprintf(names->text, sizeof names->text, "%s", list);
     for (char *one = strtok_r(names->text, ",", &rest); one && names->count < MOST_NAMES;
          one = strtok_r(NULL, ",", &rest)) {
-        one[strcspn(one, ":")] = 0; /* NCCL allows a port behind it */
+        char *const colon = strchr(one, ':'); /* NCCL allows a port behind it */
+        if (colon)
+            *colon = 0;
+        names->port[names->count] = colon ? strtol(colon + 1, NULL, 10) : -1;
         if (*one)
             names->name[names->count++] = one;
     }
@@ -46,6 +51,15 @@ static int fits(const struct names *names, const char *interface)
     for (uint32_t i = 0; i < names->count && !found; i++)
         found = names->whole ? !strcmp(interface, names->name[i])
                              : !strncmp(interface, names->name[i], strlen(names->name[i]));
+    return found != names->all_but;
+}
+
+static int fits_port(const struct names *names, const char *device, uint32_t port)
+{
+    int found = !names->count;
+    for (uint32_t i = 0; i < names->count && !found; i++)
+        found = (names->whole ? !strcmp(device, names->name[i]) : !strncmp(device, names->name[i], strlen(names->name[i]))) &&
+                (names->port[i] < 0 || names->port[i] == (long)port);
     return found != names->all_but;
 }
 
@@ -195,5 +209,43 @@ uint32_t nics_find(struct nic nics[OPTCC_MAX_NICS], char *why, size_t room)
             snprintf(why, room, "no running network interface; OPTCC_NICS=eth0,eth1 names some");
     }
     freeifaddrs(all);
+    return count;
+}
+
+uint32_t nics_find_rdma(struct nic nics[OPTCC_MAX_NICS], char *why, size_t room)
+{
+    enum { MOST_PORTS = 64 };
+    static const char OLDER[] = "NCCL_IB_DISABLE";
+    const char *wanted = getenv("NCCL_IB_HCA"), *off = getenv(OLDER), *index = getenv("NCCL_IB_GID_INDEX");
+    struct optcc_verbs_port *port = calloc(MOST_PORTS, sizeof *port);
+    struct names names = {.count = 0};
+    uint32_t ports = MOST_PORTS, count = 0, infiniband = 0;
+    if (off && atoi(off)) {
+        snprintf(why, room, "%s is set", OLDER);
+    } else if (!port || optcc_verbs_ports(NULL, port, &ports) != OPTCC_OK) {
+        snprintf(why, room, "%s", port ? optcc_verbs_why() : "no memory");
+    } else {
+        if (wanted && *wanted)
+            split(&names, wanted);
+        for (uint32_t i = 0; i < ports; i++)
+            infiniband |= port[i].up && !port[i].ethernet && fits_port(&names, port[i].device, port[i].port);
+        for (uint32_t i = 0; i < ports && count < OPTCC_MAX_NICS; i++) {
+            const struct optcc_verbs_port *p = &port[i];
+            const int32_t gid = !p->ethernet ? -1 : index && *index && atoi(index) >= 0 ? atoi(index) : p->gid_index;
+            if (!p->up || (infiniband && p->ethernet) || (p->ethernet && gid < 0) || !fits_port(&names, p->device, p->port))
+                continue;
+            struct nic *nic = &nics[count++];
+            char path[128];
+            *nic = (struct nic){.port = p->port, .gid_index = gid, .speed_mbps = p->mbps ? p->mbps : UNKNOWN_SPEED_MBPS};
+            snprintf(nic->name, sizeof nic->name, "%s", p->device);
+            snprintf(path, sizeof path, "/sys/class/infiniband/%.64s/device", p->device);
+            if (!realpath(path, nic->pci_path))
+                nic->pci_path[0] = 0;
+        }
+        if (!count)
+            snprintf(why, room, "no RDMA device has a port with a link, and an address for RoCE v2%s%s",
+                     wanted ? ", among NCCL_IB_HCA=" : "", wanted ? wanted : "");
+    }
+    free(port);
     return count;
 }

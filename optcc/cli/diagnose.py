@@ -91,9 +91,9 @@ def diagnose(
     """Which NICs of TOPOLOGY, which is as it should be, are slow by what the EVIDENCE says, and what that costs.
 
     EVIDENCE is any number of files: nccl-tests' output (sendrecv, all_reduce, ...; text or JSON), NCCL's log, NCCL
-    Inspector's files, what ncclras prints, what optcc calibrate wrote; SERVER=DIR for a server's /sys or a copy of it,
-    given twice for what its counters counted in between; SERVER=FILE for what ibstat, rdma link and others print, and
-    SERVER/NIC=FILE for perfquery, ethtool -S or mlxlink.
+    Inspector's files, what ncclras prints, what optcc calibrate wrote, files of the plugin for NCCL (OPTCC_METRICS);
+    SERVER=DIR for a server's /sys or a copy of it, given twice for what its counters counted in between; SERVER=FILE
+    for what ibstat, rdma link and others print, and SERVER/NIC=FILE for perfquery, ethtool -S or mlxlink.
     """
     from optcc.diagnose.diagnosis import Question, diagnosis_json, servers_to_drain, write_metrics
     from optcc.diagnose.diagnosis import diagnose as conclude

@@ -81,7 +81,10 @@ def nccl(
         for name, value in env.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         if not only_env:
-            click.echo("# NICs: as NCCL's own sockets, by NCCL_SOCKET_IFNAME, or OPTCC_NICS=eth0,eth1.", err=True)
+            nics = (
+                "# NICs: RDMA devices by NCCL_IB_HCA; else interfaces by NCCL_SOCKET_IFNAME, or OPTCC_NICS=eth0,eth1."
+            )
+            click.echo(nics, err=True)
 
     emit(as_json, {"path": str(path), "env": env}, tell)
 

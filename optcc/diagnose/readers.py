@@ -14,6 +14,7 @@ from optcc.diagnose.inspector import looks_like_inspector, looks_like_metrics, r
 from optcc.diagnose.log_evidence import causes_in, read_log
 from optcc.diagnose.lost_ranks import looks_like_lost_ranks, read_lost_ranks
 from optcc.diagnose.nccl_tests import looks_like_tests, read_tests
+from optcc.diagnose.plugin_evidence import looks_like_plugin, read_plugin
 from optcc.diagnose.port_evidence import (
     EvidenceText,
     Reading,
@@ -125,6 +126,7 @@ MOST_BYTES = 2**28
 EXPECTED = (
     "nccl-tests' output, NCCL's log, NCCL Inspector's files, what ncclras prints, errors and logs of optcc's own jobs, "
     "a file of optcc calibrate, "
+    "files of the plugin for NCCL (OPTCC_METRICS), "
     "SERVER=DIR with a copy of its sysfs, or what a tool prints of its ports (ibstat, rdma link, perfquery, ...)"
 )
 
@@ -144,6 +146,7 @@ READERS = (
     Reader("RAS", looks_like_ras, read_ras),
     Reader("a rank that optcc lost", looks_like_lost_ranks, read_lost_ranks),
     Reader("optcc calibrate", looks_like_calibration, read_calibration),
+    Reader("the plugin for NCCL", looks_like_plugin, read_plugin),
 )
 """Every one that fits reads: a log may hold a test's table. NCCL Inspector's files are read together, below."""
 

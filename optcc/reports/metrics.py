@@ -65,6 +65,29 @@ JOB = (NIC_LEFT, ACHIEVED, OVERHEAD, LOST, DRAIN, EVENTS)
 """Those of ``optcc serve --metrics`` that each job has, told apart by the label `JOB_LABEL`."""
 SERVICE = (JOBS, IN_HAND, CACHED, LOG_DROPPED)
 """Those of ``optcc serve --metrics`` itself."""
+PLUGIN = tuple(
+    Metric(f"optcc_nccl_{name}", text, ("host", "process", *labels))
+    for name, text, labels in (
+        ("nic_up", "1 where a NIC carries, 0 where none of its wires to other processes does", ("nic",)),
+        ("nic_lost_total", "How often a NIC was lost", ("nic",)),
+        ("nic_sent_bytes_total", "Bytes that a NIC has sent and peers have acknowledged", ("nic",)),
+        ("nic_best_bytes_per_second", "The most that a NIC has sent in a tenth of a second, as a rate", ("nic",)),
+        ("nic_nameplate_bytes_per_second", "A NIC's rate by the system, or by OPTCC_RATES", ("nic",)),
+        ("nic_wires_lost", "Wires of a NIC to other processes that do not carry", ("nic",)),
+        ("wire_up", "1 where a wire to another process carries, else 0", ("nic", "peer", "peer_process", "peer_nic")),
+        (
+            "wire_full_bytes_total",
+            "Bytes by a wire in tenths of a second in which more waited than all wires between the two processes took",
+            ("nic", "peer", "peer_process", "peer_nic"),
+        ),
+        ("resent_segments_total", "Segments that were sent more than once", ()),
+        ("links", "Ways to and from other processes that are in use", ()),
+        ("links_lost_total", "Such ways that were given up: an error at NCCL", ()),
+        ("wires_left_out", "Wires for which the file has no room", ()),
+        ("timestamp_seconds", "When this was written, seconds since the epoch", ()),
+    )
+)
+"""Those that the plugin for NCCL writes itself (`native/nccl/report.c`); where a name ends in total, counters."""
 JOB_LABEL = "optcc_job"
 """Prometheus gives every series a label ``job`` of its own."""
 

@@ -146,7 +146,7 @@ VerbsConfig = struct(
     "optcc_verbs_config",
     *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires")),
     *(("nic", c_void_p), ("wire", c_void_p), ("library", c_char_p)),
-    *((name, c_uint32) for name in ("segment_bytes", "window_bytes", "ahead", "timeout", "retries")),
+    *((name, c_uint32) for name in ("segment_bytes", "window_bytes", "ahead", "timeout", "retries", "copies")),
 )
 VerbsState = struct(
     "optcc_verbs_state", ("there", c_uint32), ("up", c_uint32), ("in_hand", c_uint32), ("why", c_char_p)

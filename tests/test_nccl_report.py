@@ -1,0 +1,271 @@
+"""What the operator of a job with the plugin for NCCL sees: lines, metrics, what optcc diagnose makes of them."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from fractions import Fraction
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import copytree
+
+import pytest
+from click.testing import CliRunner
+
+from optcc.cli import main
+from optcc.diagnose.evidence import NicDirections
+from optcc.diagnose.plugin_evidence import LEAST_FULL
+from optcc.diagnose.readers import read_text
+from optcc.diagnose.verdict import Outcome, judge
+from optcc.errors import InputError
+from optcc.reports.metrics import PLUGIN
+from optcc.values.cluster import Cluster
+from tests.namespaces import missing
+from tests.nccl_ranks import ROOT, Build, Ranks, ip, loopback, namespaces, run, shared_build
+
+pytestmark = pytest.mark.cc
+MISSING = missing()
+LIMIT_S = 60.0
+SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.M)
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return shared_build(tmp_path_factory)
+
+
+def waits(what: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
+    """Whether it comes true in time."""
+    until = time.monotonic() + limit_s
+    while not (true := what()) and time.monotonic() < until:
+        time.sleep(0.05)
+    return true
+
+
+def samples(folder: Path, name: str) -> dict[tuple[str, str], float]:
+    """(host, NIC) -> the value, of all files of a folder."""
+    found = {}
+    for path in folder.glob("optcc-nccl-*.prom"):
+        for metric, labels, value in SAMPLE.findall(path.read_text()):
+            said = dict(re.findall(r'(\w+)="([^"]*)"', labels))
+            if metric == f"optcc_nccl_{name}":
+                found[said["host"], said.get("nic", "")] = float(value)
+    return found
+
+
+def wires(folder: Path) -> list[float]:
+    """What wires carried while all were busy."""
+    text = "".join(path.read_text() for path in folder.glob("optcc-nccl-*.prom"))
+    return [float(value) for metric, _, value in SAMPLE.findall(text) if metric == "optcc_nccl_wire_full_bytes_total"]
+
+
+# --- the file ------------------------------------------------------------------------------------------------------
+
+
+def test_each_process_keeps_a_file_while_it_runs(built: Build, tmp_path: Path) -> None:
+    """It has the metrics that are promised, and goes with its process; what a killed one has left goes, too."""
+    left, kept, others = (tmp_path / name for name in ("optcc-nccl-0123456789abcdef.prom",
+                          "optcc-nccl-fedcba9876543210.prom", "node.prom"))  # fmt: skip
+    for path, age_s in ((left, 3600), (kept, 10), (others, 3600)):
+        path.write_text("")
+        os.utime(path, (time.time() - age_s,) * 2)
+    with Ranks(built, loopback(2), messages=10**6, env={"OPTCC_METRICS": str(tmp_path)}) as ranks:
+        assert waits(lambda: len(samples(tmp_path, "links")) == 1 and len(list(tmp_path.glob("*.prom"))) == 4)
+        assert waits(lambda: min(samples(tmp_path, "nic_sent_bytes_total").values(), default=0) > 0)
+        text = max((path.read_text() for path in tmp_path.glob("*.prom")), key=len)
+        assert {host for host, _ in samples(tmp_path, "links")} == {socket.gethostname()[:63]}
+        assert not [log for log in ranks.folder.glob("log.*") if "NIC " in log.read_text()]
+    types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
+    assert types == {metric.name: "counter" if metric.name.endswith("_total") else "gauge" for metric in PLUGIN}
+    assert dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.M)) == {metric.name: metric.text for metric in PLUGIN}
+    for name, labels, _ in SAMPLE.findall(text):
+        (metric,) = (metric for metric in PLUGIN if metric.name == name)
+        assert tuple(re.findall(r'(\w+)="', labels)) == metric.labels
+    if find_spec("prometheus_client"):
+        from prometheus_client.parser import text_string_to_metric_families
+
+        assert len(list(text_string_to_metric_families(text))) == len(PLUGIN)
+    assert (left.exists(), kept.exists(), others.exists()) == (False, True, True)
+    for path in tmp_path.glob("*.prom"):
+        path.unlink()
+    assert not run(built, loopback(2), messages=5, env={"OPTCC_METRICS": str(tmp_path)}).fault
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_is_none_stops_the_job(built: Build, tmp_path: Path) -> None:
+    outcome = run(built, ["127.0.0.1"], env={"OPTCC_METRICS": str(tmp_path / "none")})
+    assert outcome.told == ["wrong: init"]
+    assert "expected a folder in which this process may write" in outcome.logged[0]
+
+
+@pytest.mark.long
+def test_a_folder_that_vanishes_is_told_once_and_harms_nothing(built: Build, tmp_path: Path) -> None:
+    folder = tmp_path / "m"
+    folder.mkdir()
+    with Ranks(built, loopback(2), messages=10**6, env={"OPTCC_METRICS": str(folder)}) as ranks:
+        assert waits(lambda: len(list(folder.glob("*.prom"))) == 2)
+        for path in folder.iterdir():
+            path.unlink(missing_ok=True)
+        folder.rename(tmp_path / "away")
+        log = ranks.folder / "log.0"
+        assert waits(lambda: "cannot be written" in log.read_text())
+        time.sleep(2.5)
+        assert log.read_text().count("cannot be written") == 1
+        assert all(process.poll() is None for process in ranks.processes)
+
+
+# --- a NIC that is lost and comes back -----------------------------------------------------------------------------
+
+
+def faults(built: Build, folder: Path) -> list[str]:
+    """What is wrong with the lines and metrics of three hosts, one of which loses a NIC and gets it back."""
+    wrong = []
+    with namespaces(3) as names:
+        prefix = [["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname h{i}; exec "$@"', "sh"]
+                  for i, name in enumerate(names[:-1])]  # fmt: skip
+        env = {"OPTCC_METRICS": str(folder)}
+        with Ranks(built, ["r0,r1"] * 3, messages=10**6, prefix=prefix, env=env) as ranks:
+
+            def up() -> dict[tuple[str, str], float]:
+                return samples(folder, "nic_up")
+
+            whole = {(f"h{host}", f"r{rail}"): 1.0 for host in range(3) for rail in range(2)}
+            if not waits(lambda: up() == whole and min(samples(folder, "links").values()) > 2, 30):
+                return ["no files"]
+            for state in ("lost", "back"):
+                lost = {("h1", "r1"): 0.0} if state == "lost" else {}
+                ip("-n", names[-1], "link", "set", "v1r1", "down" if lost else "up")
+                if not waits(lambda want=whole | lost: up() == want, 20):  # type: ignore[misc]
+                    wrong.append(f"metrics: {state} {up()}")
+                time.sleep(1.5)  # peers wait until they are sure
+            logs = [(ranks.folder / f"log.{rank}").read_text() for rank in range(3)]
+            if samples(folder, "nic_lost_total") != {key: float(key == ("h1", "r1")) for key in whole}:
+                wrong.append("metrics: how often")
+    for rank, log in enumerate(logs):
+        told = re.findall(r"WARN .*NET/optcc: (NIC .*)", log)
+        if rank == 1:
+            good = told == ["NIC r1 is lost; 1 of 2 NICs carry on", "NIC r1 is back; 2 of 2 NICs carry on"]
+        else:
+            good = [re.sub(r"\(.*?\) ", "", line) for line in told] == [
+                "NIC r1 of host h1 is lost, as seen from r1; 1 of 2 wires carry on",
+                "NIC r1 of host h1 is back, as seen from r1; 2 of 2 wires carry on",
+            ]
+        if not good:
+            wrong.append(f"rank {rank}: {told}")
+    return wrong
+
+
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_a_nic_that_goes_and_comes_is_one_line_each(built: Build, tmp_path: Path) -> None:
+    """Of the host that it is of; at the others one that names it. The metrics say the same."""
+    assert faults(built, tmp_path) == []
+
+
+MUTANTS = {
+    "one wire stands for its NIC": (
+        "report.c", "look.nic[i].wires_lost == look.nic[i].wires : nic->lost", "look.nic[i].wires_lost > 0 : nic->lost"
+    ),
+    "what is back is not told": ("report.c", "if (lost == nic->lost)", "if (lost <= nic->lost)"),
+    "a NIC of ours is told as a peer's": ("link.c", "if (silent || l->seen[i].silent)", "if (0)"),
+}  # fmt: skip
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.parametrize("mutant", sorted(MUTANTS))
+def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
+    source = copytree(ROOT / "native", tmp_path / "native")
+    file, old, new = MUTANTS[mutant]
+    text = (source / "nccl" / file).read_text(encoding="utf-8")
+    assert text.count(old) == 1
+    (source / "nccl" / file).write_text(text.replace(old, new), encoding="utf-8")
+    (tmp_path / "m").mkdir()
+    assert faults(Build.make(tmp_path, source, "-O0"), tmp_path / "m")
+
+
+# --- optcc diagnose ------------------------------------------------------------------------------------------------
+
+CLUSTER = Cluster.uniform(servers=4, nics=2, rate=Fraction(10**9))
+PORTS = NicDirections(CLUSTER)
+
+
+def text_of(host: int, shares: dict[tuple[int, int], float], full: float = LEAST_FULL) -> str:
+    """A file of a process of server `host`, which sends to the next one: (server, NIC) -> what is left of its rate;
+    0: lost."""
+    own, to = CLUSTER.servers[host], CLUSTER.servers[(host + 1) % 4]
+    lines = []
+    for nic in range(2):
+        left = min(shares.get((host, nic), 1.0), shares.get(((host + 1) % 4, nic), 1.0))
+        head = f'host="{own.name}.example",process="{host:016x}",nic="nic{nic}"'
+        peer = f'{head},peer="{to.name}",peer_process="{(host + 1) % 4:016x}",peer_nic="nic{nic}"'
+        lines += [
+            f"optcc_nccl_nic_up{{{head}}} {int(left > 0)}",
+            f"optcc_nccl_nic_lost_total{{{head}}} {int(left == 0)}",
+            f"optcc_nccl_wire_up{{{peer}}} {int(left > 0)}",
+            f"optcc_nccl_wire_full_bytes_total{{{peer}}} {full * left:.0f}",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def verdict_of(shares: dict[tuple[int, int], float], **more: float) -> tuple[Outcome, dict[str, float]]:
+    text = "".join(text_of(host, shares, **more) for host in range(4))
+    made = judge(read_text(text, "all.prom", PORTS), PORTS)
+    return made.outcome, {one.nic: one.left for one in made.findings}
+
+
+@pytest.mark.parametrize("left", [0.0, 0.25, 0.5, 0.7])
+def test_the_slow_nic_is_named_and_by_how_much(left: float) -> None:
+    outcome, found = verdict_of({(1, 0): left})
+    assert outcome == "degraded"
+    assert list(found) == ["server1/nic0"]
+    assert found["server1/nic0"] == pytest.approx(left, abs=0.01)
+
+
+def test_two_slow_nics_are_both_named() -> None:
+    assert set(verdict_of({(0, 1): 0.5, (2, 0): 0.4})[1]) == {"server0/nic1", "server2/nic0"}
+
+
+def test_what_is_well_or_was_not_busy_names_nobody() -> None:
+    assert verdict_of({})[1] == {}
+    assert verdict_of({(1, 0): 0.5}, full=LEAST_FULL / 10)[1] == {}
+
+
+def test_strangers_in_a_file() -> None:
+    text = text_of(0, {}).replace('peer="server1"', 'peer="elsewhere"').replace('nic="nic1"', 'nic="eth7"')
+    found = read_text(text, "x.prom", PORTS)
+    assert found.observations == ()
+    assert "eth7 of server0" in found.unused[0]
+    assert "wires to hosts or NICs" in found.unused[-1]
+    with pytest.raises(InputError, match="a host that the topology does not have"):
+        read_text(text_of(0, {}).replace('host="server0', 'host="other'), "x.prom", PORTS)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+def test_a_slow_nic_of_a_job_is_diagnosed(built: Build, tmp_path: Path) -> None:
+    """Three hosts over NICs with rates, AllReduces by CollNet; the files of the running job name the slow one."""
+    if subprocess.run(["tc", "qdisc", "show"], capture_output=True, check=False).returncode:
+        pytest.skip("tc does not work here")
+    with namespaces(3) as names:
+        for host in range(3):
+            for rail in range(2):
+                mbit = "40mbit" if (host, rail) == (1, 1) else "80mbit"
+                for name, device in ((names[host], f"r{rail}"), (names[-1], f"v{host}r{rail}")):
+                    command = ["tc", "-n", name, "qdisc", "replace", "dev", device, "root", "tbf", "rate", mbit]
+                    subprocess.run([*command, "burst", "64kb", "limit", "4mb"], check=True)
+        prefix = [["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname server{i}; exec "$@"', "sh"]
+                  for i, name in enumerate(names[:-1])]  # fmt: skip
+        env = {"OPTCC_METRICS": str(tmp_path), "HARNESS_BYTES": str(4 << 20)}
+        with Ranks(built, ["r0,r1"] * 3, calls=10**6, prefix=prefix, env=env):
+            assert waits(lambda: sum(value >= LEAST_FULL for value in wires(tmp_path)) >= 2, 120), wires(tmp_path)
+            texts = [path.read_text().replace('nic="r', 'nic="nic') for path in tmp_path.glob("*.prom")]
+    (tmp_path / "all.prom").write_text("".join(texts))
+    topology = "uniform:servers=3,nics=2,rate=80Mb/s"
+    done = CliRunner().invoke(main, ["diagnose", topology, str(tmp_path / "all.prom"), "--check"])
+    assert done.exit_code == 1, done.output
+    assert "server1/nic1" in done.stdout
+    assert not re.search(r"server[02]/nic\d.* (certain|likely)", done.stdout)
