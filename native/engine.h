@@ -67,7 +67,7 @@ enum optcc_kind {
 };
 
 #define OPTCC_MAGIC UINT32_C(0x0cc70a11)
-#define OPTCC_VERSION 1
+#define OPTCC_VERSION 2
 
 /* In front of every payload, little-endian. Every frame carries what the writer has of the other's segments. */
 struct optcc_frame {
@@ -79,11 +79,11 @@ struct optcc_frame {
     uint64_t job;       /* the same at all ranks, drawn at random */
     uint32_t epoch;     /* the life of the wire that it travels by */
     uint32_t word;      /* PROBE, ALIVE: the number of the doubt; NOTICE: the life of `lane` that is over;
-                           HELLO: the sign of the call that was begun last; DATA: of the operation's own */
+                           DATA: of the operation's own */
     uint64_t begun;     /* operations with the reader that the writer has begun */
     uint64_t floor;     /* segments below have landed at the writer */
     uint64_t landed[OPTCC_SPAN / 64]; /* bit seq % SPAN: seq has landed, for seq from floor to floor + SPAN */
-    uint64_t seq;       /* DATA: number of the segment in its flow, for ever */
+    uint64_t seq;       /* DATA: number of the segment in its flow, for ever; HELLO: the sign of the call begun last */
     uint64_t operation; /* DATA: `begun` of the writer when it began the operation */
     uint32_t row;       /* DATA: of the plan */
     uint32_t length;    /* DATA: bytes that follow; else 0 */
@@ -188,6 +188,7 @@ struct optcc_config {
     uint64_t return_ns;     /* a peer that owes something and does not answer by any wire for so long is given up */
     uint64_t alone_ns;      /* likewise where no wire leads to it; 0: as return_ns */
     uint64_t spin_ns;       /* `optcc_wait` looks for so long before it sleeps */
+    uint64_t yields;        /* not 0: then others that want the processor get it after each look that finds nothing */
 };
 
 #define OPTCC_BESIDE 2
@@ -209,7 +210,7 @@ struct optcc_call {
                             as the row. Then every row that is sent waits for nothing */
     enum optcc_type type;
     enum optcc_op op;
-    uint32_t sign;       /* the same for the same call: ranks that call differently notice */
+    uint64_t sign;       /* the same for the same call: ranks that call differently notice */
 };
 
 /* When `optcc_wait` returns before the end. */
@@ -288,6 +289,10 @@ int optcc_test(const struct optcc_engine *engine, uint32_t *lost_rank);
 /* For callers with nothing else to do: `optcc_progress` until the collective has ended, as `optcc_test` tells, or until
  * `until` says. Where nothing happens it sleeps, or gives the processor to others. */
 int optcc_wait(struct optcc_engine *engine, const struct optcc_until *until);
+
+/* `optcc_begin` and `optcc_wait` in one. What `optcc_begin` refuses is BAD, or LOST. */
+int optcc_run(struct optcc_engine *engine, struct optcc_program *program, const struct optcc_call *call,
+              const struct optcc_until *until);
 
 /* Between collectives: `optcc_progress`, and sleep for at most so long. */
 void optcc_serve(struct optcc_engine *engine, uint64_t ns);

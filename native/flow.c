@@ -90,7 +90,7 @@ struct peer {
     uint64_t answered_ns, heard_ns;        /* the last sign that it hears us; that we hear it */
     uint32_t doubt;                        /* number of the last one */
     int takes_part, quiet;                 /* in this operation; nothing of it has come yet */
-    uint32_t sign, far_sign;               /* of the call begun last, here and there */
+    uint64_t sign, far_sign;               /* of the call begun last, here and there */
     uint64_t signed_;                      /* the operation that `far_sign` is of; 0: none */
     uint64_t alone_ns;                     /* since when no wire leads there; 0: one does */
 };
@@ -177,7 +177,7 @@ static void tell(struct optcc_engine *e, struct wire *w, enum optcc_kind kind, u
     if (kind == OPTCC_KNOCK)
         head.epoch = w->knocked;
     if (kind == OPTCC_HELLO)
-        head.word = e->peer[w->ends.peer].sign;
+        head.seq = e->peer[w->ends.peer].sign;
     /* A frame that cannot be posted is one that is lost: it is said again, or DIED follows. */
     if (e->wires->post(e->self, w->index, &head, NULL, 0) == OPTCC_OK)
         w->owes_ack = 0;
@@ -823,7 +823,7 @@ static int hear(struct optcc_engine *e, const struct optcc_event *event)
         break;
     case OPTCC_HELLO:
         if (f.begun >= p->begun) {
-            p->far_sign = f.word;
+            p->far_sign = f.seq;
             p->signed_ = f.begun;
             compare_calls(e, p);
         }
@@ -984,7 +984,7 @@ static int may_begin(const struct optcc_engine *e, const struct optcc_source *so
     return OPTCC_OK;
 }
 
-static void begin(struct optcc_engine *e, const struct optcc_source *source, void *program, uint32_t sign)
+static void begin(struct optcc_engine *e, const struct optcc_source *source, void *program, uint64_t sign)
 {
     uint32_t rank;
     uint64_t to, from;
@@ -1151,21 +1151,32 @@ int optcc_wait(struct optcc_engine *e, const struct optcc_until *until)
             break;
         if (until->rows != UINT64_MAX && (optcc_done(e, &done, &rows), done >= until->rows))
             return OPTCC_AGAIN;
-        if (e->happened != happened)
+        const int still = e->happened == happened;
+        if (!still)
             moved_ns = e->now_ns;
-        const int idle = since(e, moved_ns) >= e->config.spin_ns;
-        if (round % PATIENCE && !(idle && e->happened == happened))
+        const int idle = still && since(e, moved_ns) >= e->config.spin_ns;
+        if (round % PATIENCE && !idle) {
+            if (still && e->config.yields)
+                sched_yield();
             continue;
+        }
         if (since(e, begun_ns) >= until->limit_ns)
             return OPTCC_LATE;
         struct pollfd watch = {.fd = until->watch, .events = POLLIN};
         if (until->watch >= 0 && poll(&watch, 1, 0) > 0)
             return OPTCC_AGAIN;
-        if (e->happened == happened)
+        if (still)
             rest(e, idle ? least(NAP_NS, least(until->limit_ns - since(e, begun_ns),
                                                wake_ns > e->now_ns ? wake_ns - e->now_ns : 0)) : 0);
     }
     return optcc_test(e, NULL);
+}
+
+int optcc_run(struct optcc_engine *e, struct optcc_program *program, const struct optcc_call *call,
+              const struct optcc_until *until)
+{
+    const int begun = optcc_begin(e, program, call);
+    return begun == OPTCC_OK ? optcc_wait(e, until) : begun == OPTCC_AGAIN ? OPTCC_BAD : begun;
 }
 
 void optcc_serve(struct optcc_engine *e, uint64_t ns)

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from optcc.communicator.buffers import Flat, fill, room_of, words_of
+from optcc.communicator.buffers import Flat, Scratch, fill, room_of, words_of
 from optcc.communicator.prepared import SMALL, Prepared
 from optcc.diagnose.late import late_ranks
 from optcc.runtime.control.member import Member
@@ -107,6 +107,7 @@ class Together:
         self._member, self._prepared = member, prepared
         self._punctuality = Punctuality(member.exchange, tell)
         self._rank, self._world, self.wrote = member.rank, member.world, False
+        self._scratch = Scratch()
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
         """See Collectives."""
@@ -114,7 +115,7 @@ class Together:
         with self._member.turn(words):
             if nbytes <= SMALL:
                 room = room_of(nbytes)
-                own = np.zeros(room // source.itemsize, source.dtype)
+                own = self._scratch.array(room // source.itemsize, source.dtype)
                 own[: source.size] = source
                 self._run(self._prepared.call("all_reduce", room), own, reduction.fold)
                 target[:] = own[: source.size]
@@ -143,7 +144,7 @@ class Together:
         with self._member.turn(words):
             own = buffer
             if room:
-                own = np.zeros(room // buffer.itemsize, buffer.dtype)
+                own = self._scratch.array(room // buffer.itemsize, buffer.dtype)
                 own[: buffer.size] = buffer
             program = self._prepared.call("broadcast", room or buffer.nbytes, root)
             self.wrote = not room and self._rank != root
@@ -159,7 +160,7 @@ class Together:
         with self._member.turn(words):
             program = self._prepared.call("all_gather", room or source.nbytes)
             step = room // source.itemsize or size
-            own = np.empty(step * self._world, source.dtype) if room else target
+            own = self._scratch.array(step * self._world, source.dtype) if room else target
             self.wrote = not room
             fill(own[self._rank * step :][:size], source)
             self._run(program, own, Op.MAX)

@@ -33,8 +33,8 @@ SOURCE = Path(__file__).parent / "kernels" / "fold.cu"
 THREADS, LINE = 256, 128
 """Threads of a block that divides, each of which works on one word; bytes of a cache line, where the first word
 starts."""
-IN, OUT = 1, 2
-"""cudaMemcpyHostToDevice and back."""
+IN, OUT, WITHIN = 1, 2, 3
+"""cudaMemcpyHostToDevice, back, and cudaMemcpyDeviceToDevice."""
 LEGACY_STREAM = 1
 """cudaStreamLegacy: waits for, and is waited for by, all streams that are not made non-blocking."""
 RESIDENT_THREADS = 512
@@ -52,6 +52,11 @@ def gpu_count() -> int:
 def device_of_address(address: int) -> int:
     """The number of the CUDA device that the memory is of."""
     return int(cupy.cuda.runtime.pointerGetAttributes(address).device)
+
+
+def current_device() -> int:
+    """The number of the CUDA device that calls of this thread are for."""
+    return int(cupy.cuda.runtime.getDevice())
 
 
 def on_device(index: int) -> Any:
@@ -73,6 +78,11 @@ class Gpu:
             cupy.cuda.Stream(non_blocking=True) for _ in range(4)
         )
         self._kernels: dict[tuple[np.dtype[Any], str], Any] = {}
+
+    @property
+    def place(self) -> str:
+        """Its place on the machine's bus, for all processes the same."""
+        return str(cupy.cuda.Device(self.index).pci_bus_id)
 
     def ready(self, dtype: np.dtype[Any], op: Op) -> None:
         """Compile and load what a collective needs, which takes seconds, and see that this GPU runs it."""
@@ -128,6 +138,11 @@ class Gpu:
         for event in after:
             self.departures.wait_event(event)
         self._move(host.ctypes.data, array.address, array.nbytes, OUT, self.departures)
+
+    def copy(self, out: DeviceArray, source: DeviceArray) -> None:
+        """Within this GPU, on `stream`; nothing where they are the same."""
+        if out.address != source.address:
+            self._move(out.address, source.address, source.nbytes, WITHIN, self.stream)
 
     def _move(self, to: int, source: int, nbytes: int, way: int, stream: Stream) -> None:
         if nbytes:
