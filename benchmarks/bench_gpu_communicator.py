@@ -153,8 +153,8 @@ def main() -> int:
         f"Made by `make bench-gpu-communicator`: `all_reduce` of float32 sums in place, on {kinds['about'][0][0]}, a",
         'process to each: `optcc.Communicator(device="cuda")`, able to fail over as always, and NCCL by torch, both in',
         f"these processes, in turns, {options.turns} times, each call awaited. Time of a call on rank 0: medians.",
-        "Ratios are of neighbouring turns: median (quartiles). Below 1 optcc is faster. *Folding* is the part of a call",
-        "in which the ranks exchange and fold; the rest is copies within the GPU and waits for it.",
+        "Ratios are of neighbouring turns: median (quartiles). Below 1 optcc is faster. *Folding* is the part of a",
+        "call in which the ranks exchange and fold; the rest is copies within the GPU and waits for it.",
         '*By host memory* is a communicator with `device="cpu"`.',
         "",
         *table(
