@@ -35,12 +35,12 @@ STAGED_CALLS = 3
 """Through host memory, for comparison."""
 TUNINGS = [
     OWN_GPU,
-    *(OWN_GPU._replace(segment=segment, window=8 * segment) for segment in (256 << 10, 512 << 10, 2 * MIB, 4 * MIB)),
+    *(OWN_GPU._replace(segment=segment, window=8 * segment) for segment in (256 << 10, 512 << 10, 2 * MIB)),
     *(OWN_GPU._replace(window=window) for window in (2 * MIB, 4 * MIB, 16 * MIB)),
     *(OWN_GPU._replace(part=part) for part in (16 << 10, 32 << 10, 128 << 10)),
     *(OWN_GPU._replace(blocks=blocks) for blocks in (16, 32)),
     OWN_GPU._replace(segment=2 * MIB, window=16 * MIB, part=32 << 10),
-    OWN_GPU._replace(segment=4 * MIB, window=32 * MIB, part=128 << 10),
+    OWN_GPU._replace(segment=2 * MIB, window=32 * MIB, part=128 << 10),
 ]
 """Tried one after the other, beside the first; each of its own communicator."""
 LATEST_S = 540.0
