@@ -6,8 +6,11 @@ wrong or optcc takes more than twice as long. `--twin` goes without a GPU and NC
 
 from __future__ import annotations
 
+import cProfile
+import io
 import multiprocessing
 import os
+import pstats
 import sys
 import time
 import traceback
@@ -35,12 +38,12 @@ STAGED_CALLS = 3
 """Through host memory, for comparison."""
 TUNINGS = [
     OWN_GPU,
-    *(OWN_GPU._replace(segment=segment, window=8 * segment) for segment in (256 << 10, 512 << 10, 2 * MIB)),
-    *(OWN_GPU._replace(window=window) for window in (2 * MIB, 4 * MIB, 16 * MIB)),
-    *(OWN_GPU._replace(part=part) for part in (16 << 10, 32 << 10, 128 << 10)),
-    *(OWN_GPU._replace(blocks=blocks) for blocks in (16, 32)),
-    OWN_GPU._replace(segment=2 * MIB, window=16 * MIB, part=32 << 10),
-    OWN_GPU._replace(segment=2 * MIB, window=32 * MIB, part=128 << 10),
+    *(OWN_GPU._replace(segment=segment, window=16 * segment) for segment in (512 << 10, MIB)),
+    *(OWN_GPU._replace(window=window) for window in (8 * MIB, 16 * MIB, 64 * MIB)),
+    *(OWN_GPU._replace(part=part) for part in (32 << 10, 64 << 10, 256 << 10)),
+    *(OWN_GPU._replace(blocks=blocks) for blocks in (16, 32, 128)),
+    OWN_GPU._replace(blocks=128, part=64 << 10),
+    OWN_GPU._replace(blocks=128, segment=MIB, part=64 << 10),
 ]
 """Tried one after the other, beside the first; each of its own communicator."""
 LATEST_S = 540.0
@@ -87,7 +90,7 @@ class TwinKit:
 
         self._rank, self._of = rank, OnTwin
         twin = FoldingTwin(rank)
-        buffers.gpu_of = lambda memory: twin
+        buffers.gpu_numbered = lambda number: twin
         interface.gpu_called = lambda device: twin if device != "cpu" else None
 
     def array(self, values: Any) -> Any:
@@ -116,7 +119,7 @@ def main() -> int:
     options = asked.parse_args()
     context = multiprocessing.get_context("spawn")
     tunings = TUNINGS[:0] if options.no_tunings else TUNINGS
-    ports = free_ports(3 + len(tunings))
+    ports = free_ports(4 + len(tunings))
     told = options.gpus, ports, options.turns, options.sizes, tunings, options.twin
     pipes, processes = [], []
     for rank in range(options.gpus):
@@ -197,8 +200,9 @@ def _rank(
         kit = (TwinKit if twin else Kit)(rank, world, ports[0])
         say("about", kit.name, kit.versions)
         _sizes(kit, rank, world, ports[1:3], turns, sizes, say)
-        for port, tuning in zip(ports[3:], tunings, strict=True):
+        for port, tuning in zip(ports[3:-1], tunings, strict=True):
             _tuning(kit, rank, world, port, tuning, say)
+        _profile(kit, rank, world, ports[-1], say)
         kit.close()
     except BaseException:
         traceback.print_exc()
@@ -276,6 +280,22 @@ def _tuning(kit: Any, rank: int, world: int, port: int, tuning: GpuTuning, say: 
             cells.append(format_seconds(median(_seconds(lambda x=x: comm.all_reduce(x), 1) for _ in range(7))))
     named = [format_size(tuning.segment), format_size(tuning.window), tuning.blocks, format_size(tuning.part)]
     say("tuning", *named, *cells)
+
+
+def _profile(kit: Any, rank: int, world: int, port: int, say: Callable[..., None]) -> None:
+    """Where a small call's time goes: on standard output alone."""
+    with _made(rank, world, port, f"cuda:{rank}") as comm:
+        x = kit.array(np.zeros(1024, np.float32))
+        for _ in range(20):
+            comm.all_reduce(x)
+        profile = cProfile.Profile()
+        profile.enable()
+        for _ in range(200):
+            comm.all_reduce(x)
+        profile.disable()
+        text = io.StringIO()
+        pstats.Stats(profile, stream=text).sort_stats("tottime").print_stats(30)
+        say("profile", text.getvalue())
 
 
 if __name__ == "__main__":

@@ -402,7 +402,12 @@ int optcc_shm_lend(struct optcc_shm *shm, const void *base, uint64_t bytes, int 
 int optcc_shm_unlend(struct optcc_shm *shm, uint32_t region);
 /* What `peer` lends under that number is at `here` in this process. NULL: no more. */
 int optcc_shm_reach(struct optcc_shm *shm, uint32_t peer, uint32_t region, const void *here, uint64_t bytes);
-uint64_t optcc_shm_lent(const struct optcc_shm *shm); /* payloads so far that were lent, and not copied */
+/* See whose memory this rank can read although it was not lent, once all have their engines: from now on it does.
+ * OK and how many ranks; MEMORY, or BAD: there is no engine. */
+int optcc_shm_peek(struct optcc_shm *shm, uint32_t *peers);
+/* Payloads so far that others were to read where they lie: of lent memory; of other. */
+uint64_t optcc_shm_lent(const struct optcc_shm *shm);
+uint64_t optcc_shm_peeked(const struct optcc_shm *shm);
 
 /* Faults on purpose, at a NIC of this rank. */
 enum optcc_link {
@@ -424,7 +429,7 @@ uint64_t optcc_shm_dropped(const struct optcc_shm *shm, uint32_t nic); /* frames
 struct optcc_gpu;
 struct optcc_gpu_twin;
 /* How much page-locked memory it needs that the GPU reaches at the same address; it begins at a multiple of 128.
- * blocks : of the kernel: a power of two, at most 64 */
+ * blocks : of the kernel: a power of two, at most 128 */
 uint64_t optcc_gpu_bytes(uint32_t blocks);
 /* How many slots there are in it for jobs, and where they begin: bytes. The words of the blocks are at its beginning. */
 uint64_t optcc_gpu_slots(uint32_t blocks, uint64_t *offset);

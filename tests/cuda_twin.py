@@ -62,6 +62,9 @@ class TwinGpu:
         while self._work:
             self._work.popleft()()
 
+    def settle(self) -> None:
+        self.wait()
+
     def _give(self, work: Callable[[], None]) -> None:
         self._work.append(work)
 

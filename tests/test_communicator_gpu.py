@@ -36,8 +36,8 @@ class CopyingTwin(TwinGpu):
     def synchronize(self) -> None:
         self.wait()
 
-    def adopt(self, thing: Any, *, write: bool) -> DeviceArray:
-        array = borrow(thing, write=write, stream=7)
+    def adopt(self, thing: Any, *, write: bool, where: str) -> DeviceArray:
+        array = borrow(thing, write=write, stream=7, where=where)
         assert isinstance(array, DeviceArray)
         return array
 
@@ -73,6 +73,7 @@ class ByCudaInterface:
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     twin = CopyingTwin()
     monkeypatch.setattr(buffers, "gpu_of", lambda memory: twin)
+    monkeypatch.setattr(buffers, "gpu_numbered", lambda number: twin)
     with Ranks(WORLD) as ranks:
         yield ranks
 
@@ -190,8 +191,8 @@ class FoldingTwin(SharedTwin):
     def synchronize(self) -> None:
         self.wait()
 
-    def adopt(self, thing: Any, *, write: bool) -> DeviceArray:
-        array = borrow(thing, write=write, stream=7)
+    def adopt(self, thing: Any, *, write: bool, where: str) -> DeviceArray:
+        array = borrow(thing, write=write, stream=7, where=where)
         assert isinstance(array, DeviceArray)
         return array
 
@@ -214,7 +215,7 @@ class OnTwin(OnGpu):
 @pytest.fixture
 def twins(monkeypatch: pytest.MonkeyPatch) -> dict[int, FoldingTwin]:
     found = {index: FoldingTwin(index) for index in range(3)}
-    monkeypatch.setattr(buffers, "gpu_of", lambda memory: found[memory.gpu])
+    monkeypatch.setattr(buffers, "gpu_numbered", lambda number: found[number])
     monkeypatch.setattr(interface, "gpu_called", lambda device: found[int(device.partition(":")[2])])
     return found
 

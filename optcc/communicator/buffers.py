@@ -10,7 +10,7 @@ import numpy as np
 from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray, span
 from optcc.runtime.devices.host import Array, name_of
-from optcc.runtime.devices.interop import borrow, demand_apart
+from optcc.runtime.devices.interop import CUDA, borrow, demand_apart
 from optcc.runtime.devices.memory import check_device
 
 Flat = Array
@@ -59,9 +59,13 @@ class HostBuffer:
 
 def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
     """A caller's buffer. InputError for memory that cannot be taken as it is."""
+    if not isinstance(thing, np.ndarray) and hasattr(thing, "__dlpack_device__"):
+        kind, number = map(int, thing.__dlpack_device__())
+        if kind == CUDA:  # it is exported once, for the GPU's stream
+            return GpuBuffer.of(thing, gpu_numbered(number), write=write, where=where)
     memory = borrow(thing, write=write, where=where)
     if isinstance(memory, DeviceArray):
-        return GpuBuffer.of(thing, gpu_of(memory), write=write)
+        return GpuBuffer.of(thing, gpu_of(memory), write=write, where=where)
     return HostBuffer(memory)
 
 
@@ -144,10 +148,10 @@ class GpuBuffer:
         self.memory, self.gpu, self._write = memory, gpu, write
 
     @classmethod
-    def of(cls, thing: Any, gpu: Any, *, write: bool) -> GpuBuffer:
+    def of(cls, thing: Any, gpu: Any, *, write: bool, where: str) -> GpuBuffer:
         """Another library's array."""
         with gpu.current():
-            return cls(gpu.adopt(thing, write=write), gpu, write)
+            return cls(gpu.adopt(thing, write=write, where=where), gpu, write)
 
     def read(self) -> Flat:
         """A copy in pinned memory."""
@@ -175,6 +179,11 @@ def gpu_of(memory: DeviceArray) -> Any:
     from optcc.runtime.devices.cuda import device_of_address
 
     return _opened(memory.gpu if memory.gpu >= 0 else device_of_address(memory.address))
+
+
+def gpu_numbered(number: int) -> Any:
+    """CUDA device `number`. InputError without cupy."""
+    return _opened(number)
 
 
 def gpu_called(device: str) -> Any:

@@ -11,8 +11,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
 from optcc.communicator.buffers import Flat, Scratch, fill, room_of, words_of
 from optcc.communicator.prepared import SMALL, Prepared
 from optcc.diagnose.late import late_ranks
@@ -107,7 +105,7 @@ class Together:
         self._member, self._prepared = member, prepared
         self._punctuality = Punctuality(member.exchange, tell)
         self._rank, self._world, self.wrote = member.rank, member.world, False
-        self._scratch = Scratch()
+        self._scratch, self._padded = Scratch(), Scratch()
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
         """See Collectives."""
@@ -129,10 +127,19 @@ class Together:
             if reduction.mean:
                 divide(target, self._world)
 
-    def _run(self, program: NativeProgram, buffer: Flat, op: Op, *, parts: Any = None) -> float:
+    def _parts(self, source: Flat, step: int) -> Flat:
+        """A small array's parts, `step` elements from one to the next."""
+        if source.size == self._world * step:
+            return source
+        padded = self._padded.array(self._world * step, source.dtype)
+        size = source.size // self._world
+        padded.reshape(self._world, step)[:, :size] = source.reshape(self._world, size)
+        return padded
+
+    def _run(self, program: NativeProgram, buffer: Flat, op: Op, *, parts: Any = None, at: int = 0) -> float:
         """`Member.run` of a collective in which every rank waits for all others; seconds that it took here."""
         start = time.monotonic()
-        self._member.run(program, buffer, op, parts=parts)
+        self._member.run(program, buffer, op, parts=parts, at=at)
         seconds = time.monotonic() - start
         self._punctuality.took(seconds)
         return seconds
@@ -170,15 +177,20 @@ class Together:
     def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
         """See Collectives."""
         size = target.size
-        room = room_of(target.nbytes) if target.nbytes <= SMALL else target.nbytes
+        room = room_of(target.nbytes) if target.nbytes <= SMALL else 0
         words = words_of("reduce_scatter", source, reduction)
         with self._member.turn(words):
-            program = self._prepared.call("reduce_scatter", room)
-            step = room // source.itemsize
-            own = np.zeros((self._world, step), source.dtype)
-            own[:, :size] = source.reshape(self._world, size)
-            self._run(program, own.reshape(-1), reduction.fold)
-            target[:] = own[self._rank, :size]
+            program = self._prepared.call("reduce_scatter", room or target.nbytes)
+            step, parts, own = size, source, target
+            if room:
+                step = room // source.itemsize
+                parts, own = self._parts(source, step), self._scratch.array(step, source.dtype)
+            self.wrote = not room
+            own[:size] = source[self._rank * size :][:size]
+            at = self._rank * step * source.itemsize  # no other part of the plan's buffer is touched
+            self._run(program, own, reduction.fold, parts=parts, at=at)
+            if room:
+                target[:] = own[:size]
             if reduction.mean:
                 divide(target, self._world)
 
@@ -192,9 +204,7 @@ class Together:
             step = room // source.itemsize or size
             parts, own = source, target
             if room:
-                padded = np.zeros((self._world, step), source.dtype)
-                padded[:, :size] = source.reshape(self._world, size)
-                parts, own = padded.reshape(-1), np.empty(self._world * step, source.dtype)
+                parts, own = self._parts(source, step), self._scratch.array(self._world * step, source.dtype)
             self.wrote = not room
             mine = slice(self._rank * step, (self._rank + 1) * step)
             own[mine] = parts[mine]

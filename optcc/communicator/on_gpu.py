@@ -27,9 +27,9 @@ BYTE = np.dtype(np.uint8)
 LEAST_BYTES = 32 << 20
 """Of that memory: to make it, all ranks wait for each other."""
 
-OWN_GPU = GpuTuning(segment=1 << 20, window=8 << 20, blocks=64, part=64 << 10)
+OWN_GPU = GpuTuning(segment=2 << 20, window=32 << 20, blocks=64, part=128 << 10)
 """Where no two ranks share a GPU: as many blocks as there can be, and few segments, for each takes some microseconds of
-the processor. None of this was tried on two GPUs."""
+the processor: docs/bench-gpu-communicator.md has others."""
 
 
 def tuning_for(gpus: Sequence[object]) -> GpuTuning:
@@ -141,7 +141,7 @@ class OnGpu:
         if reduction and reduction.mean:
             self._gpu.divide(found, self._world)
         self._gpu.copy(out, found)
-        self._gpu.wait()
+        self._gpu.settle()
 
     def all_reduce(
         self, source: DeviceArray, target: DeviceArray, reduction: Reduction, call: str = "all_reduce"
@@ -227,4 +227,4 @@ class OnGpu:
             self._gpu.copy(target[rank * size :][:size], own[rank * step :][:size])
         if step == size:
             self._gpu.copy(target, own)
-        self._gpu.wait()
+        self._gpu.settle()

@@ -335,11 +335,13 @@ class Links:
         *,
         within_s: float,
         parts: Any = None,
+        at: int = 0,
         start: Callable[[Operation], None] | None = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
         parts : of the buffer's kind; what is sent is read from here: to rank p the p-th part, as long as the transfer
+        at : where in the plan's buffer this one begins, bytes: no row touches anything else
         start : called once all is ready, before the first byte is sent
         """
         self._injector = self._injector_of()
@@ -348,7 +350,7 @@ class Links:
         if start:
             start(Operation(self, program))
         call = program.call
-        call.buffer, call.parts = address_of(buffer), None if parts is None else address_of(parts)
+        call.buffer, call.parts = address_of(buffer) - at, None if parts is None else address_of(parts)
         call.type, call.op, call.sign = NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign
         if not isinstance(buffer, DeviceArray):
             self._wires.begin(buffer if parts is None else parts)

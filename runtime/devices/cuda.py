@@ -196,6 +196,10 @@ class Gpu:
         event.record(self.stream)
         return event
 
+    def settle(self) -> None:
+        """Until everything that `stream` has been given is done, and the kernels that it waits for."""
+        self.stream.synchronize()
+
     def wait(self) -> None:
         """Until everything that this object's own streams have been given is done."""
         for stream in (self.resident, self.arrivals, self.stream, self.departures):
@@ -203,12 +207,14 @@ class Gpu:
 
     # Other libraries and other processes
 
-    def adopt(self, thing: Any, *, write: bool = True) -> DeviceArray:
+    def adopt(self, thing: Any, *, write: bool = True, where: str = "buffer") -> DeviceArray:
         """Another library's array, without a copy; `stream` waits for what its stream has been given so far."""
-        array = borrow(thing, write=write, stream=self.stream.ptr, gpu_of=device_of_address, after=self._order_after)
+        array = borrow(
+            thing, write=write, stream=self.stream.ptr, gpu_of=device_of_address, after=self._order_after, where=where
+        )
         if not isinstance(array, DeviceArray) or array.gpu not in (self.index, -1):
             place = f"GPU {array.gpu}" if isinstance(array, DeviceArray) else "host memory"
-            raise InputError("wrong device", where="buffer", expected=f"memory of GPU {self.index}", got=place)
+            raise InputError("wrong device", where=where, expected=f"memory of GPU {self.index}", got=place)
         self._order_after(LEGACY_STREAM)
         return array
 

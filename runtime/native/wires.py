@@ -388,6 +388,8 @@ class ShmWires(NativeWires):
             self.nics = PlayedNics(self._shm, opening.layout, opening.rank)
             opening.exchange(None)
             self._memory.seen()
+            peers = c_uint32()
+            demand(self._lib.optcc_shm_peek(self._shm, byref(peers)), "memory for what is read of other ranks")
         except BaseException:
             self.close()
             raise
@@ -430,6 +432,11 @@ class ShmWires(NativeWires):
     def lent(self) -> int:
         """How many payloads have been read where they lie, so far."""
         return int(self._lib.optcc_shm_lent(self._shm))
+
+    @property
+    def peeked(self) -> int:
+        """The same in memory that was not lent, which the kernel reads."""
+        return int(self._lib.optcc_shm_peeked(self._shm))
 
     def bug(self) -> str:
         """See NativeWires."""
