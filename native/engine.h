@@ -325,6 +325,10 @@ uint32_t optcc_type_bytes(enum optcc_type type); /* 0: no type */
 /* own = own op landed, `count` elements; the same bits as optcc.runtime.devices.host.fold. */
 void optcc_fold(enum optcc_type type, enum optcc_op op, void *own, const void *landed, uint64_t count);
 
+/* own = own / by: the last step of an average of `by` ranks, at most OPTCC_MAX_RANKS; the same bits as
+ * optcc.runtime.devices.host.divide. */
+void optcc_divide(enum optcc_type type, void *own, uint64_t count, uint32_t by);
+
 /* Take a wire for lost, for who wants a payload back that it does not give back. */
 void optcc_leave(struct optcc_engine *engine, uint32_t wire);
 

@@ -15,7 +15,7 @@ from optcc.communicator.buffers import Flat, Scratch, fill, room_of, words_of
 from optcc.communicator.prepared import SMALL, Prepared
 from optcc.diagnose.late import late_ranks
 from optcc.runtime.control.member import Member
-from optcc.runtime.devices.host import Op, Reduction, divide
+from optcc.runtime.devices.host import Op, Reduction
 from optcc.runtime.messages import Note
 from optcc.runtime.native.library import NativeProgram
 
@@ -23,6 +23,10 @@ FIRST, SELDOM = 16, 256
 """Calls after which ranks tell each other: 16, 32, 64, 128, then every 256. It costs a message by way of the hub."""
 LEAST_S = 0.01
 """Seconds from which a rank is late: processes of a busy machine get a processor within a few milliseconds."""
+
+
+COPY = Reduction(Op.MAX)
+"""Of what is not folded: any."""
 
 
 class Punctuality:
@@ -115,17 +119,13 @@ class Together:
                 room = room_of(nbytes)
                 own = self._scratch.array(room // source.itemsize, source.dtype)
                 own[: source.size] = source
-                self._run(self._prepared.call("all_reduce", room), own, reduction.fold)
+                self._run(self._prepared.call("all_reduce", room), own, reduction)
                 target[:] = own[: source.size]
-                if reduction.mean:
-                    divide(target, self._world)
                 return
             program = self._prepared.call("all_reduce", nbytes)
             self.wrote = True
             fill(target, source)
-            self._prepared.took(nbytes, self._run(program, target, reduction.fold))
-            if reduction.mean:
-                divide(target, self._world)
+            self._prepared.took(nbytes, self._run(program, target, reduction))
 
     def _parts(self, source: Flat, step: int) -> Flat:
         """A small array's parts, `step` elements from one to the next."""
@@ -136,10 +136,13 @@ class Together:
         padded.reshape(self._world, step)[:, :size] = source.reshape(self._world, size)
         return padded
 
-    def _run(self, program: NativeProgram, buffer: Flat, op: Op, *, parts: Any = None, at: int = 0) -> float:
+    def _run(
+        self, program: NativeProgram, buffer: Flat, reduction: Reduction, *, parts: Any = None, at: int = 0
+    ) -> float:
         """`Member.run` of a collective in which every rank waits for all others; seconds that it took here."""
         start = time.monotonic()
-        self._member.run(program, buffer, op, parts=parts, at=at)
+        mean = self._world if reduction.mean else 0
+        self._member.run(program, buffer, reduction.fold, parts=parts, at=at, mean=mean)
         seconds = time.monotonic() - start
         self._punctuality.took(seconds)
         return seconds
@@ -170,7 +173,7 @@ class Together:
             own = self._scratch.array(step * self._world, source.dtype) if room else target
             self.wrote = not room
             fill(own[self._rank * step :][:size], source)
-            self._run(program, own, Op.MAX)
+            self._run(program, own, COPY)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]
 
@@ -188,11 +191,9 @@ class Together:
             self.wrote = not room
             own[:size] = source[self._rank * size :][:size]
             at = self._rank * step * source.itemsize  # no other part of the plan's buffer is touched
-            self._run(program, own, reduction.fold, parts=parts, at=at)
+            self._run(program, own, reduction, parts=parts, at=at)
             if room:
                 target[:] = own[:size]
-            if reduction.mean:
-                divide(target, self._world)
 
     def all_to_all(self, source: Flat, target: Flat) -> None:
         """See Collectives. It goes by the schedule of all_gather, of which each rank sends every other one its part."""
@@ -208,6 +209,6 @@ class Together:
             self.wrote = not room
             mine = slice(self._rank * step, (self._rank + 1) * step)
             own[mine] = parts[mine]
-            self._run(program, own, Op.MAX, parts=parts)
+            self._run(program, own, COPY, parts=parts)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]

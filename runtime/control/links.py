@@ -336,12 +336,14 @@ class Links:
         within_s: float,
         parts: Any = None,
         at: int = 0,
+        mean: int = 0,
         start: Callable[[Operation], None] | None = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
         parts : of the buffer's kind; what is sent is read from here: to rank p the p-th part, as long as the transfer
         at : where in the plan's buffer this one begins, bytes: no row touches anything else
+        mean : so many ranks' average is wanted, in host memory: their sum is divided
         start : called once all is ready, before the first byte is sent
         """
         self._injector = self._injector_of()
@@ -365,6 +367,8 @@ class Links:
             if self._folder:
                 self._folder.end()
             self._wires.end()
+        if mean:
+            self._lib.optcc_divide(call.type, address_of(buffer), len(buffer), mean)
         if self._injector:
             self._injector.finish()
 

@@ -454,11 +454,12 @@ class Member:
         *,
         parts: Any = None,
         at: int = 0,
+        mean: int = 0,
         start: Callable[[Operation], None] | None = None,
     ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
         sign = sign_of(self._called[self.operation])
-        self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, at=at, start=start)
+        self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, at=at, mean=mean, start=start)
         self._tell_notes()
 
     def tune_gpu(self, tuning: GpuTuning) -> None:

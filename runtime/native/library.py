@@ -159,6 +159,7 @@ def declare(lib: Any) -> Any:
     u32, u64, pointer = c_uint32, c_uint64, c_void_p
     for name, result, *arguments in (
         ("optcc_fold", None, c_int, c_int, pointer, pointer, u64),
+        ("optcc_divide", None, c_int, pointer, u64, u32),
         ("optcc_program_open", c_int, POINTER(Rows), u32, u32, pointer, u64, u32, POINTER(pointer)),
         ("optcc_program_close", None, pointer),
         ("optcc_program_receives", u32, pointer),
