@@ -41,9 +41,7 @@ TUNINGS = [
     *(OWN_GPU._replace(segment=segment, window=16 * segment) for segment in (512 << 10, MIB)),
     *(OWN_GPU._replace(window=window) for window in (8 * MIB, 16 * MIB, 64 * MIB)),
     *(OWN_GPU._replace(part=part) for part in (32 << 10, 64 << 10, 256 << 10)),
-    *(OWN_GPU._replace(blocks=blocks) for blocks in (16, 32, 128)),
-    OWN_GPU._replace(blocks=128, part=64 << 10),
-    OWN_GPU._replace(blocks=128, segment=MIB, part=64 << 10),
+    *(OWN_GPU._replace(blocks=blocks) for blocks in (16, 32)),
 ]
 """Tried one after the other, beside the first; each of its own communicator."""
 LATEST_S = 540.0

@@ -120,6 +120,7 @@ struct optcc_event {
     uint64_t length; /* FRAME: bytes of head and payload */
     const void *bytes;   /* FRAME: the head; the payload follows it, unless `payload` is set */
     const void *payload; /* FRAME: where the payload is */
+    int far;         /* FRAME: it is nowhere here yet: `fetch` brings it before the next poll, or never */
     uint64_t held;   /* FRAME: not 0: the payload stays until `release` is told this; 0: until the next poll */
     uint64_t at_ns;  /* FRAME: when it came, where the wires know better than who polls; else 0 */
 };
@@ -141,6 +142,9 @@ struct optcc_wires {
     int (*renew)(void *self, uint32_t wire);
     /* Sleep until something may have come, at most so long. NULL: they cannot; whoever waits looks again and again. */
     void (*sleep)(void *self, uint64_t ns);
+    /* Bring the payload that is `far` to `to`, or NULL: to memory of the wires, until the next poll. Where it is then; or
+     * NULL: it is missed. NULL: none is ever far. */
+    const void *(*fetch)(void *self, void *to);
     /* A payload that came by `wire` is read no more: OK; or LOST: it may have changed before, since the peer no longer
      * waited. NULL: these wires hold none. */
     int (*release)(void *self, uint32_t wire, uint64_t held);
@@ -433,7 +437,7 @@ uint64_t optcc_shm_dropped(const struct optcc_shm *shm, uint32_t nic); /* frames
 struct optcc_gpu;
 struct optcc_gpu_twin;
 /* How much page-locked memory it needs that the GPU reaches at the same address; it begins at a multiple of 128.
- * blocks : of the kernel: a power of two, at most 128 */
+ * blocks : of the kernel: a power of two, at most 64 */
 uint64_t optcc_gpu_bytes(uint32_t blocks);
 /* How many slots there are in it for jobs, and where they begin: bytes. The words of the blocks are at its beginning. */
 uint64_t optcc_gpu_slots(uint32_t blocks, uint64_t *offset);
@@ -672,6 +676,9 @@ struct optcc_source {
      * nothing has changed, for one that is not expected or was here. */
     int (*land)(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t name,
                 uint64_t at_ns);
+    /* Where a segment that has come is only copied to, now; NULL: nowhere, or something else is to be done, or it is not
+     * expected. `land` is told this place for its bytes then. NULL: it never is. */
+    void *(*wants)(const void *self, uint32_t peer, const struct optcc_frame *head);
     int (*whole)(const void *self); /* everything has come and is done with */
     /* For who takes segments in late; else NULL. `late` : whether it does. `landed` : go on: OK, and the name of a segment
      * that has been taken in; AGAIN: of none; LOST: never again. `due_ns` : after how long to go on at the latest;

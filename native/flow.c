@@ -685,8 +685,9 @@ static uint64_t due_ns(const struct optcc_engine *e)
 
 /* Whether the payload is read on after this. */
 static int take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, const struct optcc_frame *f,
-                        const void *payload, uint64_t held, uint64_t at_ns)
+                        const void *payload, const struct optcc_event *event, uint64_t at_ns)
 {
+    const uint64_t held = event->held;
     const uint64_t place = f->seq % OPTCC_SPAN, mark = UINT64_C(1) << (place % 64);
     const int near = f->seq >= p->floor && f->seq - p->floor < OPTCC_SPAN;
     if (f->seq < p->floor || (near && (p->landed[place / 64] | p->taking[place / 64]) & mark)) {
@@ -700,6 +701,12 @@ static int take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, 
     if (!near || !e->program || f->operation != p->begun || !p->to_come || (!held && is_late(e))) {
         e->counters.refused++;
         return 0;
+    }
+    if (event->far) {
+        void *const to = e->source->wants ? e->source->wants(e->program, p->rank, f) : NULL;
+        payload = e->wires->fetch(e->self, to);
+        if (!payload)
+            return 0; /* it comes again */
     }
     const uint64_t name = (uint64_t)p->rank << SEQ_BITS | f->seq;
     switch (e->source->land(e->program, p->rank, f, payload, name, at_ns)) {
@@ -809,7 +816,7 @@ static int hear(struct optcc_engine *e, const struct optcc_event *event)
     switch (f.kind) {
     case OPTCC_DATA:
         return take_segment(e, p, w, &f, event->payload ? event->payload : (const unsigned char *)event->bytes + sizeof f,
-                            event->held, event->at_ns ? event->at_ns : e->now_ns);
+                            event, event->at_ns ? event->at_ns : e->now_ns);
     case OPTCC_PROBE:
         tell(e, w, OPTCC_ALIVE, f.word);
         break;

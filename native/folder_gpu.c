@@ -24,7 +24,7 @@
 enum {
     SLOTS = 1024,
     SLOT_WORDS = 4,
-    MOST_BLOCKS = 128,  /* a power of two, as SLOTS is: a slot is always of the same block */
+    MOST_BLOCKS = 64,   /* a power of two, as SLOTS is: a slot is always of the same block */
     MOST_PARTS = 256,   /* of a job */
     LINE_WORDS = 16,    /* of the words that blocks write */
     ROUND_BIT = 48,     /* of a slot's words, from which on they say the round */

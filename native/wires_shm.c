@@ -155,6 +155,12 @@ struct optcc_shm {
     uint64_t word;         /* for others, to see that they read the memory of this process */
     uint32_t segment_bytes;
     unsigned char *copied; /* a payload that was read by the kernel: it stays until the next poll */
+    struct { /* what was handed over as far, and is not fetched */
+        int is;
+        uint32_t wire;
+        uint64_t length;
+        struct place where;
+    } far;
 };
 
 static uint64_t in_lines(uint64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
@@ -424,17 +430,27 @@ static int peek(const struct optcc_shm *s, uint32_t peer, uint64_t at, void *to,
     return process && process_vm_readv(process, &here, 1, &there, 1, 0) == (ssize_t)length;
 }
 
-/* A payload in memory that was not lent: 1 and a copy; 0: it is missed. */
-static int take_copy(struct optcc_shm *s, uint32_t wire, struct optcc_event *event, const struct place *where)
+/* What was far is read no more; whether it was as it was sent until then. */
+static int forget_far(struct optcc_shm *s)
 {
-    struct one *w = &s->one[wire];
-    const int read = peek(s, s->wire[wire].peer, where->offset, s->copied, event->length - sizeof(struct optcc_frame));
-    if (!read)
-        atomic_store(&w->in->peeks, 0);
+    struct one *w = &s->one[s->far.wire];
+    s->far.is = 0;
     atomic_store_explicit(&w->in->returned, ++w->returned, memory_order_seq_cst);
-    wake(&s->door[s->wire[wire].peer]);
-    event->payload = s->copied;
-    return read && atomic_load(&w->in->forced) <= where->fences;
+    wake(&s->door[s->wire[s->far.wire].peer]);
+    return atomic_load(&w->in->forced) <= s->far.where.fences;
+}
+
+static const void *fetch(void *self, void *to)
+{
+    struct optcc_shm *s = self;
+    if (!s->far.is)
+        return NULL;
+    if (!to)
+        to = s->copied;
+    const int read = peek(s, s->wire[s->far.wire].peer, s->far.where.offset, to, s->far.length);
+    if (!read)
+        atomic_store(&s->one[s->far.wire].in->peeks, 0);
+    return forget_far(s) && read ? to : NULL;
 }
 
 /* A payload that is lent: 1 and where it is; 0: it may not be read any more; -1: it cannot be. */
@@ -455,8 +471,13 @@ static int take(struct optcc_shm *s, uint32_t wire, struct optcc_event *event, i
         atomic_store_explicit(&w->in->returned, ++w->returned, memory_order_release);
         return 0;
     }
-    if (!lent)
-        return take_copy(s, wire, event, &where);
+    if (!lent) {
+        s->far.is = event->far = 1;
+        s->far.wire = wire;
+        s->far.length = length;
+        s->far.where = where;
+        return 1;
+    }
     event->payload = r->at + where.offset;
     event->held = where.fences + 1;
     return 1;
@@ -529,6 +550,8 @@ static int look(struct optcc_shm *s, struct one_ring *r, struct optcc_event *eve
 static void poll(void *self, struct optcc_event *event)
 {
     struct optcc_shm *s = self;
+    if (s->far.is)
+        forget_far(s);
     look_at_links(s);
     collect_all(s);
     if (s->owed && say(s, event))
@@ -579,6 +602,8 @@ static void sleep_for(void *self, uint64_t ns)
     const uint32_t bell = atomic_load(&door->bell);
     const uint64_t then = now(NULL);
     struct prefix prefix;
+    if (s->far.is)
+        forget_far(s);
     atomic_store(&door->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
     collect_all(s);
@@ -597,7 +622,7 @@ static void sleep_for(void *self, uint64_t ns)
     atomic_store(&door->asleep, 0);
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, release};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, fetch, release};
 
 /* ---- faults on purpose ------------------------------------------------------------------------------------------- */
 
