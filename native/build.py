@@ -18,7 +18,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 PLUGIN = "libnccl-net-optcc.so"
-FLAGS = ("-std=c11", "-O2", "-Wall", "-Wextra", "-Wshadow", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC")
+FLAGS = ("-std=c11", "-O3", "-Wall", "-Wextra", "-Wshadow", "-ffp-contract=off", "-fvisibility=hidden", "-fPIC")
 
 
 def compiler() -> list[str]:

@@ -67,7 +67,7 @@ enum optcc_kind {
 };
 
 #define OPTCC_MAGIC UINT32_C(0x0cc70a11)
-#define OPTCC_VERSION 1
+#define OPTCC_VERSION 2
 
 /* In front of every payload, little-endian. Every frame carries what the writer has of the other's segments. */
 struct optcc_frame {
@@ -79,11 +79,11 @@ struct optcc_frame {
     uint64_t job;       /* the same at all ranks, drawn at random */
     uint32_t epoch;     /* the life of the wire that it travels by */
     uint32_t word;      /* PROBE, ALIVE: the number of the doubt; NOTICE: the life of `lane` that is over;
-                           HELLO: the sign of the call that was begun last; DATA: of the operation's own */
+                           DATA: of the operation's own */
     uint64_t begun;     /* operations with the reader that the writer has begun */
     uint64_t floor;     /* segments below have landed at the writer */
     uint64_t landed[OPTCC_SPAN / 64]; /* bit seq % SPAN: seq has landed, for seq from floor to floor + SPAN */
-    uint64_t seq;       /* DATA: number of the segment in its flow, for ever */
+    uint64_t seq;       /* DATA: number of the segment in its flow, for ever; HELLO: the sign of the call begun last */
     uint64_t operation; /* DATA: `begun` of the writer when it began the operation */
     uint32_t row;       /* DATA: of the plan */
     uint32_t length;    /* DATA: bytes that follow; else 0 */
@@ -120,6 +120,7 @@ struct optcc_event {
     uint64_t length; /* FRAME: bytes of head and payload */
     const void *bytes;   /* FRAME: the head; the payload follows it, unless `payload` is set */
     const void *payload; /* FRAME: where the payload is */
+    int far;         /* FRAME: it is nowhere here yet: `fetch` brings it before the next poll, or never */
     uint64_t held;   /* FRAME: not 0: the payload stays until `release` is told this; 0: until the next poll */
     uint64_t at_ns;  /* FRAME: when it came, where the wires know better than who polls; else 0 */
 };
@@ -141,6 +142,9 @@ struct optcc_wires {
     int (*renew)(void *self, uint32_t wire);
     /* Sleep until something may have come, at most so long. NULL: they cannot; whoever waits looks again and again. */
     void (*sleep)(void *self, uint64_t ns);
+    /* Bring the payload that is `far` to `to`, or NULL: to memory of the wires, until the next poll. Where it is then; or
+     * NULL: it is missed. NULL: none is ever far. */
+    const void *(*fetch)(void *self, void *to);
     /* A payload that came by `wire` is read no more: OK; or LOST: it may have changed before, since the peer no longer
      * waited. NULL: these wires hold none. */
     int (*release)(void *self, uint32_t wire, uint64_t held);
@@ -188,6 +192,7 @@ struct optcc_config {
     uint64_t return_ns;     /* a peer that owes something and does not answer by any wire for so long is given up */
     uint64_t alone_ns;      /* likewise where no wire leads to it; 0: as return_ns */
     uint64_t spin_ns;       /* `optcc_wait` looks for so long before it sleeps */
+    uint64_t yields;        /* not 0: then others that want the processor get it after each look that finds nothing */
 };
 
 #define OPTCC_BESIDE 2
@@ -209,7 +214,7 @@ struct optcc_call {
                             as the row. Then every row that is sent waits for nothing */
     enum optcc_type type;
     enum optcc_op op;
-    uint32_t sign;       /* the same for the same call: ranks that call differently notice */
+    uint64_t sign;       /* the same for the same call: ranks that call differently notice */
 };
 
 /* When `optcc_wait` returns before the end. */
@@ -289,6 +294,10 @@ int optcc_test(const struct optcc_engine *engine, uint32_t *lost_rank);
  * `until` says. Where nothing happens it sleeps, or gives the processor to others. */
 int optcc_wait(struct optcc_engine *engine, const struct optcc_until *until);
 
+/* `optcc_begin` and `optcc_wait` in one. What `optcc_begin` refuses is BAD, or LOST. */
+int optcc_run(struct optcc_engine *engine, struct optcc_program *program, const struct optcc_call *call,
+              const struct optcc_until *until);
+
 /* Between collectives: `optcc_progress`, and sleep for at most so long. */
 void optcc_serve(struct optcc_engine *engine, uint64_t ns);
 
@@ -319,6 +328,10 @@ uint32_t optcc_type_bytes(enum optcc_type type); /* 0: no type */
 
 /* own = own op landed, `count` elements; the same bits as optcc.runtime.devices.host.fold. */
 void optcc_fold(enum optcc_type type, enum optcc_op op, void *own, const void *landed, uint64_t count);
+
+/* own = own / by: the last step of an average of `by` ranks, at most OPTCC_MAX_RANKS; the same bits as
+ * optcc.runtime.devices.host.divide. */
+void optcc_divide(enum optcc_type type, void *own, uint64_t count, uint32_t by);
 
 /* Take a wire for lost, for who wants a payload back that it does not give back. */
 void optcc_leave(struct optcc_engine *engine, uint32_t wire);
@@ -397,7 +410,12 @@ int optcc_shm_lend(struct optcc_shm *shm, const void *base, uint64_t bytes, int 
 int optcc_shm_unlend(struct optcc_shm *shm, uint32_t region);
 /* What `peer` lends under that number is at `here` in this process. NULL: no more. */
 int optcc_shm_reach(struct optcc_shm *shm, uint32_t peer, uint32_t region, const void *here, uint64_t bytes);
-uint64_t optcc_shm_lent(const struct optcc_shm *shm); /* payloads so far that were lent, and not copied */
+/* See whose memory this rank can read although it was not lent, once all have their engines: from now on it does.
+ * OK and how many ranks; MEMORY, or BAD: there is no engine. */
+int optcc_shm_peek(struct optcc_shm *shm, uint32_t *peers);
+/* Payloads so far that others were to read where they lie: of lent memory; of other. */
+uint64_t optcc_shm_lent(const struct optcc_shm *shm);
+uint64_t optcc_shm_peeked(const struct optcc_shm *shm);
 
 /* Faults on purpose, at a NIC of this rank. */
 enum optcc_link {
@@ -668,6 +686,9 @@ struct optcc_source {
      * nothing has changed, for one that is not expected or was here. */
     int (*land)(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t name,
                 uint64_t at_ns);
+    /* Where a segment that has come is only copied to, now; NULL: nowhere, or something else is to be done, or it is not
+     * expected. `land` is told this place for its bytes then. NULL: it never is. */
+    void *(*wants)(const void *self, uint32_t peer, const struct optcc_frame *head);
     int (*whole)(const void *self); /* everything has come and is done with */
     /* For who takes segments in late; else NULL. `late` : whether it does. `landed` : go on: OK, and the name of a segment
      * that has been taken in; AGAIN: of none; LOST: never again. `due_ns` : after how long to go on at the latest;

@@ -90,7 +90,7 @@ struct peer {
     uint64_t answered_ns, heard_ns;        /* the last sign that it hears us; that we hear it */
     uint32_t doubt;                        /* number of the last one */
     int takes_part, quiet;                 /* in this operation; nothing of it has come yet */
-    uint32_t sign, far_sign;               /* of the call begun last, here and there */
+    uint64_t sign, far_sign;               /* of the call begun last, here and there */
     uint64_t signed_;                      /* the operation that `far_sign` is of; 0: none */
     uint64_t alone_ns;                     /* since when no wire leads there; 0: one does */
 };
@@ -177,7 +177,7 @@ static void tell(struct optcc_engine *e, struct wire *w, enum optcc_kind kind, u
     if (kind == OPTCC_KNOCK)
         head.epoch = w->knocked;
     if (kind == OPTCC_HELLO)
-        head.word = e->peer[w->ends.peer].sign;
+        head.seq = e->peer[w->ends.peer].sign;
     /* A frame that cannot be posted is one that is lost: it is said again, or DIED follows. */
     if (e->wires->post(e->self, w->index, &head, NULL, 0) == OPTCC_OK)
         w->owes_ack = 0;
@@ -685,8 +685,9 @@ static uint64_t due_ns(const struct optcc_engine *e)
 
 /* Whether the payload is read on after this. */
 static int take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, const struct optcc_frame *f,
-                        const void *payload, uint64_t held, uint64_t at_ns)
+                        const void *payload, const struct optcc_event *event, uint64_t at_ns)
 {
+    const uint64_t held = event->held;
     const uint64_t place = f->seq % OPTCC_SPAN, mark = UINT64_C(1) << (place % 64);
     const int near = f->seq >= p->floor && f->seq - p->floor < OPTCC_SPAN;
     if (f->seq < p->floor || (near && (p->landed[place / 64] | p->taking[place / 64]) & mark)) {
@@ -700,6 +701,12 @@ static int take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, 
     if (!near || !e->program || f->operation != p->begun || !p->to_come || (!held && is_late(e))) {
         e->counters.refused++;
         return 0;
+    }
+    if (event->far) {
+        void *const to = e->source->wants ? e->source->wants(e->program, p->rank, f) : NULL;
+        payload = e->wires->fetch(e->self, to);
+        if (!payload)
+            return 0; /* it comes again */
     }
     const uint64_t name = (uint64_t)p->rank << SEQ_BITS | f->seq;
     switch (e->source->land(e->program, p->rank, f, payload, name, at_ns)) {
@@ -809,7 +816,7 @@ static int hear(struct optcc_engine *e, const struct optcc_event *event)
     switch (f.kind) {
     case OPTCC_DATA:
         return take_segment(e, p, w, &f, event->payload ? event->payload : (const unsigned char *)event->bytes + sizeof f,
-                            event->held, event->at_ns ? event->at_ns : e->now_ns);
+                            event, event->at_ns ? event->at_ns : e->now_ns);
     case OPTCC_PROBE:
         tell(e, w, OPTCC_ALIVE, f.word);
         break;
@@ -823,7 +830,7 @@ static int hear(struct optcc_engine *e, const struct optcc_event *event)
         break;
     case OPTCC_HELLO:
         if (f.begun >= p->begun) {
-            p->far_sign = f.word;
+            p->far_sign = f.seq;
             p->signed_ = f.begun;
             compare_calls(e, p);
         }
@@ -984,7 +991,7 @@ static int may_begin(const struct optcc_engine *e, const struct optcc_source *so
     return OPTCC_OK;
 }
 
-static void begin(struct optcc_engine *e, const struct optcc_source *source, void *program, uint32_t sign)
+static void begin(struct optcc_engine *e, const struct optcc_source *source, void *program, uint64_t sign)
 {
     uint32_t rank;
     uint64_t to, from;
@@ -1151,21 +1158,32 @@ int optcc_wait(struct optcc_engine *e, const struct optcc_until *until)
             break;
         if (until->rows != UINT64_MAX && (optcc_done(e, &done, &rows), done >= until->rows))
             return OPTCC_AGAIN;
-        if (e->happened != happened)
+        const int still = e->happened == happened;
+        if (!still)
             moved_ns = e->now_ns;
-        const int idle = since(e, moved_ns) >= e->config.spin_ns;
-        if (round % PATIENCE && !(idle && e->happened == happened))
+        const int idle = still && since(e, moved_ns) >= e->config.spin_ns;
+        if (round % PATIENCE && !idle) {
+            if (still && e->config.yields)
+                sched_yield();
             continue;
+        }
         if (since(e, begun_ns) >= until->limit_ns)
             return OPTCC_LATE;
         struct pollfd watch = {.fd = until->watch, .events = POLLIN};
         if (until->watch >= 0 && poll(&watch, 1, 0) > 0)
             return OPTCC_AGAIN;
-        if (e->happened == happened)
+        if (still)
             rest(e, idle ? least(NAP_NS, least(until->limit_ns - since(e, begun_ns),
                                                wake_ns > e->now_ns ? wake_ns - e->now_ns : 0)) : 0);
     }
     return optcc_test(e, NULL);
+}
+
+int optcc_run(struct optcc_engine *e, struct optcc_program *program, const struct optcc_call *call,
+              const struct optcc_until *until)
+{
+    const int begun = optcc_begin(e, program, call);
+    return begun == OPTCC_OK ? optcc_wait(e, until) : begun == OPTCC_AGAIN ? OPTCC_BAD : begun;
 }
 
 void optcc_serve(struct optcc_engine *e, uint64_t ns)

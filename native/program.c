@@ -712,7 +712,7 @@ static int give(struct optcc_program *p, const struct work *w)
     const struct optcc_job job = job_of(p, w);
     if (job.fold)
         optcc_fold((enum optcc_type)job.type, (enum optcc_op)job.op, job.to, job.from, job.bytes / p->item_bytes);
-    else
+    else if (job.to != job.from) /* it may be there already: see `wants` */
         memcpy(job.to, job.from, job.bytes);
     return 1;
 }
@@ -795,25 +795,47 @@ static void done(struct optcc_program *p, const struct work *w)
         finish(p, w->receive);
 }
 
+/* The receive of a segment that is expected, and not here, or UINT32_MAX. */
+static uint32_t expected(const struct optcc_program *p, uint32_t peer, const struct optcc_frame *head, uint32_t *segment)
+{
+    const uint64_t offset = head->offset;
+    const uint32_t i = find(p, head->row);
+    if (i == UINT32_MAX)
+        return UINT32_MAX;
+    const struct receive *r = &p->receive[i];
+    if (r->peer != peer || offset >= r->length || offset % r->cut)
+        return UINT32_MAX;
+    *segment = (uint32_t)(offset / r->cut);
+    return head->length != segment_length(r->length, r->cut, *segment) || bit(p->came, r->bits + *segment) ? UINT32_MAX : i;
+}
+
+static enum target target_of(const struct receive *r) { return r->beside || r->before ? EARLY : IN_PLACE; }
+
+static void *wants(const void *self, uint32_t peer, const struct optcc_frame *head)
+{
+    const struct optcc_program *p = self;
+    uint32_t segment = 0;
+    const uint32_t i = expected(p, peer, head, &segment);
+    if (i == UINT32_MAX || p->folder)
+        return NULL;
+    const struct work w = {.receive = i, .segment = segment, .target = target_of(&p->receive[i])};
+    const struct optcc_job job = job_of(p, &w);
+    return job.fold ? NULL : job.to;
+}
+
 static int land(void *self, uint32_t peer, const struct optcc_frame *head, const void *bytes, uint64_t name,
                 uint64_t at_ns)
 {
     struct optcc_program *p = self;
-    const uint64_t offset = head->offset;
-    const uint32_t length = head->length, i = find(p, head->row);
+    uint32_t segment = 0;
+    const uint32_t i = expected(p, peer, head, &segment);
     if (i == UINT32_MAX || (uintptr_t)bytes % p->item_bytes)
         return OPTCC_BAD;
     struct receive *r = &p->receive[i];
-    if (r->peer != peer || offset >= r->length || offset % r->cut)
-        return OPTCC_BAD;
-    const uint32_t segment = (uint32_t)(offset / r->cut);
-    if (length != segment_length(r->length, r->cut, segment) || bit(p->came, r->bits + segment))
-        return OPTCC_BAD;
     set(p->came, r->bits + segment);
     if (r->at_ns < at_ns)
         r->at_ns = at_ns;
-    const struct work w = {.receive = i, .segment = segment, .target = r->beside ? EARLY : r->before == 0 ? IN_PLACE : EARLY,
-                           .bytes = bytes, .name = name};
+    const struct work w = {.receive = i, .segment = segment, .target = target_of(r), .bytes = bytes, .name = name};
     if (!give(p, &w))
         return OPTCC_AGAIN;
     done(p, &w);
@@ -907,6 +929,6 @@ static void stop(void *self)
 }
 
 const struct optcc_source OPTCC_ROWS_SOURCE = {.segment = segment_of, .peer = peer_of, .ready = ready_after,
-                                               .next = next_of, .taken = taken, .piece = piece_of, .land = land,
+                                               .next = next_of, .taken = taken, .piece = piece_of, .land = land, .wants = wants,
                                                .whole = whole, .late = late, .landed = landed, .due_ns = due_ns,
                                                .stop = stop};

@@ -208,3 +208,56 @@ void optcc_fold(enum optcc_type type, enum optcc_op op, void *own, const void *l
     default: return;
     }
 }
+
+/* ---- averages: every element divided once; integers are cut towards zero ---- */
+
+#define RATIO(NAME, T, WIDE, MADE)                                                                                  \
+    static void NAME(T *own, uint64_t count, WIDE by)                                                               \
+    {                                                                                                               \
+        for (uint64_t i = 0; i < count; i++)                                                                        \
+            own[i] = (T)(MADE);                                                                                     \
+    }
+
+RATIO(ratio_int8, int8_t, int32_t, own[i] / by)
+RATIO(ratio_uint8, uint8_t, uint32_t, own[i] / by)
+RATIO(ratio_int16, int16_t, int32_t, own[i] / by)
+RATIO(ratio_uint16, uint16_t, uint32_t, own[i] / by)
+RATIO(ratio_int32, int32_t, int64_t, own[i] / by)
+RATIO(ratio_uint32, uint32_t, uint64_t, own[i] / by)
+RATIO(ratio_int64, int64_t, int64_t, own[i] / by)
+RATIO(ratio_uint64, uint64_t, uint64_t, own[i] / by)
+RATIO(ratio_float16, uint16_t, float, narrow_half(widen_half(own[i]) / by))
+RATIO(ratio_bfloat16, uint16_t, float, narrow_brain(widen_brain(own[i]) / by))
+
+#define RATIO_OF_FLOATS(NAME, T, QUIET)                                                                             \
+    static void NAME(T *own, uint64_t count, T by)                                                                  \
+    {                                                                                                               \
+        T quiet;                                                                                                    \
+        memcpy(&quiet, &(QUIET), sizeof quiet);                                                                     \
+        for (uint64_t i = 0; i < count; i++) {                                                                      \
+            const T made = own[i] / by;                                                                             \
+            own[i] = made == made ? made : quiet;                                                                   \
+        }                                                                                                           \
+    }
+
+RATIO_OF_FLOATS(ratio_float32, float, QUIET32)
+RATIO_OF_FLOATS(ratio_float64, double, QUIET64)
+
+void optcc_divide(enum optcc_type type, void *own, uint64_t count, uint32_t by)
+{
+    switch (by ? type : OPTCC_TYPES) {
+    case OPTCC_INT8: ratio_int8(own, count, (int32_t)by); return;
+    case OPTCC_UINT8: ratio_uint8(own, count, by); return;
+    case OPTCC_INT16: ratio_int16(own, count, (int32_t)by); return;
+    case OPTCC_UINT16: ratio_uint16(own, count, by); return;
+    case OPTCC_INT32: ratio_int32(own, count, by); return;
+    case OPTCC_UINT32: ratio_uint32(own, count, by); return;
+    case OPTCC_INT64: ratio_int64(own, count, by); return;
+    case OPTCC_UINT64: ratio_uint64(own, count, by); return;
+    case OPTCC_FLOAT16: ratio_float16(own, count, (float)by); return;
+    case OPTCC_BFLOAT16: ratio_bfloat16(own, count, (float)by); return;
+    case OPTCC_FLOAT32: ratio_float32(own, count, (float)by); return;
+    case OPTCC_FLOAT64: ratio_float64(own, count, (double)by); return;
+    default: return;
+    }
+}

@@ -19,6 +19,11 @@
  * that stands still may keep a fence waiting, but only for as long as a peer may be silent: then the writer says that it
  * no longer vouches for what was lent, and a reader that finds this said after it has read has lost the collective.
  *
+ * Memory that was not lent is read likewise, by the kernel, where it lets a rank read another's memory
+ * (process_vm_readv): each tries once (`optcc_shm_peek`) and says so. What is read is copied, so a reader that finds that
+ * it may have changed has lost a frame, and nothing else. Where the kernel refuses some memory later, the reader says
+ * that it reads no more; what it could not read is missed, and goes again by the ring.
+ *
  * What others write is checked before it is believed: a ring's counters, lengths, lanes. Who writes what cannot be loses
  * the wires of that ring.
  */
@@ -31,12 +36,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <time.h>
 #include <unistd.h>
 
 enum {
     LINE = 64,               /* bytes of a cache line: frames begin at one */
     SHORT = 4096,            /* bytes: to copy so much costs less than to return it */
+    PEEK = 16384,            /* bytes: to copy less costs less than to have the kernel read it */
+    ANYWHERE = OPTCC_MAX_REGIONS, /* in place of a region: memory that was not lent, its address is the offset */
     CONTROL_BYTES = 1 << 15, /* of a ring of frames without payload: 256 of them. More at once are lost, and said again */
 };
 static const uint64_t SKIP = UINT64_MAX;
@@ -73,6 +81,7 @@ struct loan { /* of a wire, one way */
     _Atomic uint64_t forced;                /* what was lent before so many fences may have changed */
     _Alignas(LINE) _Atomic uint64_t taken;  /* by the reader: payloads that were lent */
     _Atomic uint64_t returned;
+    _Atomic uint32_t peeks;                 /* likewise: it can read the writer's memory */
 };
 
 enum { LINK_UP, LINK_DOWN, LINK_REFUSES }; /* of a NIC, as others see it */
@@ -86,6 +95,7 @@ struct far_nic { /* what others must know of a NIC */
 struct door { /* of each rank */
     _Alignas(LINE) _Atomic uint32_t bell; /* to be rung while it is asleep */
     _Atomic uint32_t asleep;
+    _Atomic uint64_t process, word_at, word; /* its number; where in its own memory it has the word */
     struct far_nic nic[OPTCC_MAX_NICS];
 };
 
@@ -110,6 +120,7 @@ struct one { /* a wire at this rank */
     struct loan *out, *in;
     uint64_t taken, returned, fences; /* as in the loans; what the other side does not change */
     uint64_t lent, far_returned;      /* payloads; of those, as seen last */
+    uint64_t peeked;                  /* of those, in memory that was not lent */
     uint64_t forgotten;               /* of those, the first ones, whose LEFT is not said */
     uint64_t until_ns;                /* a fence waits so long */
     int draining;     /* a fence waits */
@@ -141,6 +152,15 @@ struct optcc_shm {
     struct own_nic nic[OPTCC_MAX_NICS];
     struct region mine[OPTCC_MAX_REGIONS];
     struct region *theirs; /* by rank and number */
+    uint64_t word;         /* for others, to see that they read the memory of this process */
+    uint32_t segment_bytes;
+    unsigned char *copied; /* a payload that was read by the kernel: it stays until the next poll */
+    struct { /* what was handed over as far, and is not fetched */
+        int is;
+        uint32_t wire;
+        uint64_t length;
+        struct place where;
+    } far;
 };
 
 static uint64_t in_lines(uint64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
@@ -231,11 +251,13 @@ static unsigned char *place(struct one_ring *r, uint64_t whole)
     return r->ring->bytes + r->own % r->bytes;
 }
 
-/* Whether a payload is to be lent, and then where it is. */
+/* Whether a payload is to be read where it lies, and then where that is. */
 static int lends(const struct optcc_shm *s, const struct one *w, const void *payload, uint32_t length,
                  struct place *where)
 {
-    for (uint32_t i = 0; payload && i < OPTCC_MAX_REGIONS; i++) {
+    if (!payload)
+        return 0;
+    for (uint32_t i = 0; i < OPTCC_MAX_REGIONS; i++) {
         const struct region *r = &s->mine[i];
         const uint64_t offset = (uint64_t)((uintptr_t)payload - (uintptr_t)r->at);
         if (!r->at || (uintptr_t)payload < (uintptr_t)r->at || offset > r->bytes || length > r->bytes - offset)
@@ -243,7 +265,8 @@ static int lends(const struct optcc_shm *s, const struct one *w, const void *pay
         *where = (struct place){.region = i, .offset = offset, .fences = w->fences};
         return !r->host || length > SHORT;
     }
-    return 0;
+    *where = (struct place){.region = ANYWHERE, .offset = (uintptr_t)payload, .fences = w->fences};
+    return length >= PEEK && atomic_load_explicit(&w->out->peeks, memory_order_acquire);
 }
 
 static int busy(const struct one *w) { return w->draining || w->far_returned < w->lent; }
@@ -281,6 +304,7 @@ static int post(void *self, uint32_t wire, const struct optcc_frame *head, const
         memcpy(to + sizeof prefix + sizeof *head, &where, sizeof where);
         s->lending += !busy(w);
         w->lent++;
+        w->peeked += where.region == ANYWHERE;
     } else if (payload) {
         memcpy(to + sizeof prefix + sizeof *head, payload, head->length);
     }
@@ -398,6 +422,37 @@ static uint64_t whole_of(const struct prefix *prefix)
     return in_lines(sizeof *prefix + (prefix->lent ? sizeof(struct optcc_frame) + sizeof(struct place) : prefix->length));
 }
 
+/* Read a peer's memory; 0: the kernel refuses. */
+static int peek(const struct optcc_shm *s, uint32_t peer, uint64_t at, void *to, uint64_t length)
+{
+    const struct iovec here = {to, length}, there = {(void *)(uintptr_t)at, length};
+    const pid_t process = (pid_t)atomic_load(&s->door[peer].process);
+    return process && process_vm_readv(process, &here, 1, &there, 1, 0) == (ssize_t)length;
+}
+
+/* What was far is read no more; whether it was as it was sent until then. */
+static int forget_far(struct optcc_shm *s)
+{
+    struct one *w = &s->one[s->far.wire];
+    s->far.is = 0;
+    atomic_store_explicit(&w->in->returned, ++w->returned, memory_order_seq_cst);
+    wake(&s->door[s->wire[s->far.wire].peer]);
+    return atomic_load(&w->in->forced) <= s->far.where.fences;
+}
+
+static const void *fetch(void *self, void *to)
+{
+    struct optcc_shm *s = self;
+    if (!s->far.is)
+        return NULL;
+    if (!to)
+        to = s->copied;
+    const int read = peek(s, s->wire[s->far.wire].peer, s->far.where.offset, to, s->far.length);
+    if (!read)
+        atomic_store(&s->one[s->far.wire].in->peeks, 0);
+    return forget_far(s) && read ? to : NULL;
+}
+
 /* A payload that is lent: 1 and where it is; 0: it may not be read any more; -1: it cannot be. */
 static int take(struct optcc_shm *s, uint32_t wire, struct optcc_event *event, int unread)
 {
@@ -405,15 +460,23 @@ static int take(struct optcc_shm *s, uint32_t wire, struct optcc_event *event, i
     struct place where;
     memcpy(&where, (const unsigned char *)event->bytes + sizeof(struct optcc_frame), sizeof where);
     const uint64_t length = event->length - sizeof(struct optcc_frame);
-    if (where.region >= OPTCC_MAX_REGIONS)
-        return -1;
-    const struct region *const r = &s->theirs[(uint64_t)s->wire[wire].peer * OPTCC_MAX_REGIONS + where.region];
-    if (!r->at || where.offset > r->bytes || length > r->bytes - where.offset)
+    const int lent = where.region < OPTCC_MAX_REGIONS;
+    const struct region *const r =
+        lent ? &s->theirs[(uint64_t)s->wire[wire].peer * OPTCC_MAX_REGIONS + where.region] : NULL;
+    if (lent ? !r->at || where.offset > r->bytes || length > r->bytes - where.offset
+             : where.region != ANYWHERE || !s->copied || length > s->segment_bytes)
         return -1;
     atomic_store(&w->in->taken, ++w->taken);
     if (unread || atomic_load(&w->in->fences) != where.fences) {
         atomic_store_explicit(&w->in->returned, ++w->returned, memory_order_release);
         return 0;
+    }
+    if (!lent) {
+        s->far.is = event->far = 1;
+        s->far.wire = wire;
+        s->far.length = length;
+        s->far.where = where;
+        return 1;
     }
     event->payload = r->at + where.offset;
     event->held = where.fences + 1;
@@ -487,6 +550,8 @@ static int look(struct optcc_shm *s, struct one_ring *r, struct optcc_event *eve
 static void poll(void *self, struct optcc_event *event)
 {
     struct optcc_shm *s = self;
+    if (s->far.is)
+        forget_far(s);
     look_at_links(s);
     collect_all(s);
     if (s->owed && say(s, event))
@@ -537,6 +602,8 @@ static void sleep_for(void *self, uint64_t ns)
     const uint32_t bell = atomic_load(&door->bell);
     const uint64_t then = now(NULL);
     struct prefix prefix;
+    if (s->far.is)
+        forget_far(s);
     atomic_store(&door->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
     collect_all(s);
@@ -555,7 +622,7 @@ static void sleep_for(void *self, uint64_t ns)
     atomic_store(&door->asleep, 0);
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, release};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, fetch, release};
 
 /* ---- faults on purpose ------------------------------------------------------------------------------------------- */
 
@@ -730,6 +797,11 @@ int optcc_shm_open(const struct optcc_shm_config *c, void *memory, struct optcc_
                                          .in_rate = c->in_rates ? c->in_rates[i] : INFINITY, .part = 1};
             show_rate(s, i);
         }
+        s->word = now(NULL) ^ (uint64_t)(uintptr_t)s;
+        struct door *const door = &s->door[s->rank];
+        atomic_store(&door->word, s->word);
+        atomic_store(&door->word_at, (uint64_t)(uintptr_t)&s->word);
+        atomic_store(&door->process, (uint64_t)getpid());
         find_rings(s, c, (unsigned char *)memory + sizeof(struct start) + c->ranks * sizeof(struct door), first_out);
         result = take_wires(s, c, first_out);
     }
@@ -752,6 +824,7 @@ void optcc_shm_close(struct optcc_shm *s)
     free(s->control);
     free(s->wire_of);
     free(s->theirs);
+    free(s->copied);
     free(s);
 }
 
@@ -782,12 +855,38 @@ int optcc_shm_reach(struct optcc_shm *s, uint32_t peer, uint32_t region, const v
     return OPTCC_OK;
 }
 
+int optcc_shm_peek(struct optcc_shm *s, uint32_t *peers)
+{
+    *peers = 0;
+    if (!s->segment_bytes)
+        return OPTCC_BAD;
+    if (!s->copied && !(s->copied = aligned_alloc(LINE, in_lines(s->segment_bytes))))
+        return OPTCC_MEMORY;
+    for (uint32_t i = 0; i < s->wires; i++) {
+        const struct door *const door = &s->door[s->wire[i].peer];
+        uint64_t word = 0;
+        if (peek(s, s->wire[i].peer, atomic_load(&door->word_at), &word, sizeof word) && word == atomic_load(&door->word)) {
+            atomic_store(&s->one[i].in->peeks, 1);
+            *peers += s->wire[i].lane == 0;
+        }
+    }
+    return OPTCC_OK;
+}
+
 uint64_t optcc_shm_lent(const struct optcc_shm *s)
 {
     uint64_t lent = 0;
     for (uint32_t i = 0; i < s->wires; i++)
-        lent += s->one[i].lent;
+        lent += s->one[i].lent - s->one[i].peeked;
     return lent;
+}
+
+uint64_t optcc_shm_peeked(const struct optcc_shm *s)
+{
+    uint64_t peeked = 0;
+    for (uint32_t i = 0; i < s->wires; i++)
+        peeked += s->one[i].peeked;
+    return peeked;
 }
 
 int optcc_shm_engine(struct optcc_shm *s, const struct optcc_config *config, struct optcc_engine **engine)
@@ -798,6 +897,7 @@ int optcc_shm_engine(struct optcc_shm *s, const struct optcc_config *config, str
     own.nics = s->nics;
     own.wires = s->wires;
     s->patience_ns = own.return_ns;
+    s->segment_bytes = own.segment_bytes;
     const uint64_t whole = in_lines(sizeof(struct prefix) + sizeof(struct optcc_frame) + own.segment_bytes);
     for (uint32_t i = 0; i < s->outs; i++)
         if (!s->out[i].control && s->out[i].bytes < 2 * whole)

@@ -1069,7 +1069,7 @@ static void sleep_for(void *self, uint64_t ns)
         gather(t, (int)(ns / MILLISECOND_NS) + 1);
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, NULL};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, NULL, NULL};
 
 /* ---- handles ------------------------------------------------------------------------------------------------------ */
 

@@ -869,7 +869,7 @@ static void sleep_for(void *self, uint64_t ns)
         epoll_wait(v->sleeper, &unused, 1, (int)(ns / 1000000) + 1);
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, NULL};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, NULL, NULL};
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 

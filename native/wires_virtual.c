@@ -290,7 +290,7 @@ static int renew(void *self, uint32_t wire)
     return r->nic[r->end[wire].nic].dead ? OPTCC_LOST : OPTCC_OK;
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, NULL, release};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, NULL, NULL, release};
 
 /* ---- a folder that takes its time -------------------------------------------------------------------------------- */
 

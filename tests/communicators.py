@@ -29,6 +29,13 @@ class Ranks:
         self.errors = [each for each in found if isinstance(each, Exception)]
         self.comms: list[optcc.Communicator] = [each for each in found if not isinstance(each, Exception)]
 
+    @classmethod
+    def of(cls, comms: Sequence[optcc.Communicator]) -> Ranks:
+        """Those that there are already."""
+        ranks = object.__new__(cls)
+        ranks._pool, ranks.errors, ranks.comms = ThreadPoolExecutor(len(comms)), [], list(comms)
+        return ranks
+
     def __enter__(self) -> Ranks:
         if self.errors:
             raise self.errors[0]

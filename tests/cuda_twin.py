@@ -15,7 +15,7 @@ import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,11 +53,17 @@ class TwinGpu:
         self._serving: threading.Thread | None = None
         self.freed_early = 0  # arrays, while the resident kernel ran
 
+    def current(self) -> Any:
+        return nullcontext()
+
     def wait(self) -> None:
         if self._serving:
             self._serving.join()
         while self._work:
             self._work.popleft()()
+
+    def settle(self) -> None:
+        self.wait()
 
     def _give(self, work: Callable[[], None]) -> None:
         self._work.append(work)
@@ -104,6 +110,10 @@ class TwinGpu:
         """CUDA would wait here for the resident kernel."""
         if self._serving and self._serving.is_alive():
             self.freed_early += 1
+
+    def copy(self, out: DeviceArray, source: DeviceArray) -> None:
+        if out.address != source.address:
+            self._give(lambda: np.copyto(host_view(out), host_view(source)))
 
     def mark(self) -> int:
         """No event: what is given later comes later."""

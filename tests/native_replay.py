@@ -719,7 +719,7 @@ class Liar:
     def frame(self, seq: int, row: int, offset: int, length: int) -> Any:
         return Frame(
             magic=0x0CC70A11,
-            version=1,
+            version=2,
             kind=DATA,
             from_=1,
             to=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,7 @@ from optcc.errors import InputError
 from optcc.runtime.control import transports
 from optcc.runtime.control.links import Links
 from optcc.runtime.devices.host import Array
+from optcc.runtime.native.library import engine_library
 from tests.communicators import Ranks
 from tests.test_communicator import Dlpack
 from tests.test_communicator_failures import TWO_NICS
@@ -87,7 +89,7 @@ CALLS: dict[str, tuple[Call, Any, Sequence[int]]] = {
         np.repeat([1, 2, 3], COUNT),
         (0, 1, 2),
     ),
-    "reduce_scatter": (lambda c: c.reduce_scatter(own(c, WORLD * COUNT), own(c)), 6, ()),
+    "reduce_scatter": (lambda c: c.reduce_scatter(own(c, WORLD * COUNT), plain(c)), 6, (0, 1, 2)),
     "small": (lambda c: c.all_reduce(own(c, SMALL // 4)), 6, ()),
 }
 
@@ -239,3 +241,59 @@ def test_shapes_and_types_are_numpys(shape: Any, dtype: Any) -> None:
         like = np.empty(shape, made.dtype)
         assert (made.shape, made.nbytes, made.flags.c_contiguous) == (like.shape, like.nbytes, True)
         assert made.flags.writeable
+
+
+# --- memory that was not lent ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def peeked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
+    """By rank, payloads that the kernel was to read, of all operations."""
+    found: dict[int, int] = {}
+    whole = Links.run
+
+    def run(self: Links, *args: Any, **how: Any) -> None:
+        whole(self, *args, **how)
+        found[self._rank] = self._wires.peeked  # type: ignore[attr-defined]
+
+    monkeypatch.setattr(Links, "run", run)
+    return found
+
+
+def gathered(comm: optcc.Communicator, out: Array) -> bool:
+    """Whether all_gather of the ranks' numbers brings what it must; ranks send from `out`."""
+    comm.all_gather(plain(comm), out)
+    return bool((out.reshape(WORLD, COUNT) == np.arange(1, WORLD + 1)[:, None]).all())
+
+
+def test_other_memory_is_read_by_the_kernel_where_it_lets_ranks(ranks: Ranks, peeked: dict[int, int]) -> None:
+    assert ranks.good(lambda comm: gathered(comm, np.zeros(WORLD * COUNT, np.float32))) == [True] * WORLD
+    assert all(peeked[rank] for rank in range(WORLD))
+    before = peeked.copy()
+    ranks.good(lambda comm: comm.all_reduce(np.zeros(4, np.float32)))
+    assert peeked == before, "what is small is not worth it"
+
+
+def test_where_the_kernel_reads_nothing_it_goes_by_the_ring(
+    monkeypatch: pytest.MonkeyPatch, peeked: dict[int, int]
+) -> None:
+    monkeypatch.setattr(engine_library(), "optcc_shm_peek", lambda shm, peers: 0)
+    with Ranks(WORLD) as ranks:
+        assert ranks.good(lambda comm: gathered(comm, np.zeros(WORLD * COUNT, np.float32))) == [True] * WORLD
+    assert set(peeked.values()) == {0}
+
+
+def test_memory_that_the_kernel_does_not_read_goes_by_the_ring_from_then_on(peeked: dict[int, int]) -> None:
+    """As that which a GPU's driver has pinned: its process reads it, the kernel does not."""
+    maps = [mmap.mmap(-1, 4 * WORLD * COUNT, prot=mmap.PROT_WRITE) for _ in range(WORLD)]
+    with Ranks(WORLD) as ranks:
+
+        def call(comm: optcc.Communicator) -> bool:
+            return gathered(comm, np.frombuffer(maps[comm.rank], np.float32))
+
+        assert ranks.good(call) == [True] * WORLD
+        first = peeked.copy()
+        assert all(first.values()), "they have tried"
+        assert ranks.good(call) == [True] * WORLD
+        assert peeked == first
+        assert not any(event.kind in ("nic down", "lost") for comm in ranks.comms for event in comm.events())

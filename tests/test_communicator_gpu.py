@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
 
 import optcc
-from optcc.communicator import buffers
+from optcc.communicator import buffers, interface
 from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
 from optcc.runtime.devices.interop import borrow
 from optcc.runtime.errors import RankFailedError
 from tests.communicators import Ranks
-from tests.cuda_twin import TwinGpu, host_view
+from tests.cuda_twin import SharedTwin, TwinGpu, host_view
+from tests.free_port import free_port
 from tests.gpus import with_gpus
 
 WORLD = 2
@@ -34,11 +36,8 @@ class CopyingTwin(TwinGpu):
     def synchronize(self) -> None:
         self.wait()
 
-    def current(self) -> Any:
-        return nullcontext()
-
-    def adopt(self, thing: Any, *, write: bool) -> DeviceArray:
-        array = borrow(thing, write=write, stream=7)
+    def adopt(self, thing: Any, *, write: bool, where: str) -> DeviceArray:
+        array = borrow(thing, write=write, stream=7, where=where)
         assert isinstance(array, DeviceArray)
         return array
 
@@ -74,6 +73,7 @@ class ByCudaInterface:
 def ranks(monkeypatch: pytest.MonkeyPatch) -> Iterator[Ranks]:
     twin = CopyingTwin()
     monkeypatch.setattr(buffers, "gpu_of", lambda memory: twin)
+    monkeypatch.setattr(buffers, "gpu_numbered", lambda number: twin)
     with Ranks(WORLD) as ranks:
         yield ranks
 
@@ -170,3 +170,143 @@ class TestOnAGpu:
 
         with Ranks(WORLD) as ranks:
             assert ranks.good(call) == [(True, 0)] * WORLD
+
+
+# --- ranks whose GPUs copy and fold ---------------------------------------------------------------------------------
+
+
+class FoldingTwin(SharedTwin):
+    """Of one rank; arrays say by their device's number which."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__()
+        self.index, self.copied = index, 0
+
+    place = property(lambda self: str(self.index))
+
+    @property
+    def departures(self) -> Any:
+        return self
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def adopt(self, thing: Any, *, write: bool, where: str) -> DeviceArray:
+        array = borrow(thing, write=write, stream=7, where=where)
+        assert isinstance(array, DeviceArray)
+        return array
+
+    def deliver(self, host: Array, array: DeviceArray, *, after: Sequence[Any]) -> None:
+        self.copied += 1
+        self._give(lambda: np.copyto(host, host_view(array)))
+
+
+class OnTwin(OnGpu):
+    """An array of the twin of a rank."""
+
+    def __init__(self, array: Array, index: int) -> None:
+        super().__init__(array)
+        self.index = index
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, self.index)
+
+
+@pytest.fixture
+def twins(monkeypatch: pytest.MonkeyPatch) -> dict[int, FoldingTwin]:
+    found = {index: FoldingTwin(index) for index in range(3)}
+    monkeypatch.setattr(buffers, "gpu_numbered", lambda number: found[number])
+    monkeypatch.setattr(interface, "gpu_called", lambda device: found[int(device.partition(":")[2])])
+    return found
+
+
+@contextmanager
+def on_twins(world: int, **options: Any) -> Iterator[Ranks]:
+    """Communicators whose ranks have a GPU each."""
+    where = f"127.0.0.1:{free_port()}"
+    with ThreadPoolExecutor(world) as pool:
+        made = [
+            pool.submit(optcc.Communicator, rendezvous=where, rank=rank, world=world, device=f"cuda:{rank}", **options)
+            for rank in range(world)
+        ]
+        ranks = Ranks.of([each.result(60) for each in made])
+    with ranks:
+        yield ranks
+
+
+@pytest.mark.parametrize("world", [2, 3])
+def test_gpus_fold_where_buffers_are(world: int, twins: dict[int, FoldingTwin]) -> None:
+    def calls(comm: optcc.Communicator) -> None:
+        def given(count: int, dtype: str = "float32") -> OnTwin:
+            return OnTwin((np.arange(count) % 100 + comm.rank).astype(dtype), comm.rank)
+
+        for count in (world * 3, world * 30_000, world * 200_000):
+            every = [(np.arange(count) % 100 + rank).astype("float32") for rank in range(world)]
+            total, part = np.sum(every, axis=0), slice(comm.rank * count // world, (comm.rank + 1) * count // world)
+            own = given(count)
+            assert comm.all_reduce(own) is own
+            assert (own.array == total).all()
+            source, out = given(count), given(count)
+            comm.all_reduce(source, "avg", out=out)
+            assert (source.array == every[comm.rank]).all()
+            np.testing.assert_allclose(out.array, total / world, rtol=1e-6)
+            rooted = given(count)
+            comm.broadcast(rooted, world - 1, async_op=True).wait(60)
+            assert (rooted.array == every[-1]).all()
+            gathered = comm.all_gather(given(count), OnTwin(np.zeros(world * count, np.float32), comm.rank))
+            assert (gathered.array == np.concatenate(every)).all()
+            scattered = comm.reduce_scatter(given(count), np.zeros(count // world, np.float32))  # into host memory
+            assert (scattered == total[part]).all()
+            swapped = comm.all_to_all(given(count), OnTwin(np.zeros(count, np.float32), comm.rank))
+            assert (swapped.array == np.concatenate([one[part] for one in every])).all()
+        comm.barrier()
+        assert (comm.all_reduce(np.full(5, comm.rank), "max") == world - 1).all()
+        empty = OnTwin(np.zeros(0), comm.rank)
+        assert comm.all_reduce(empty) is empty
+
+    with on_twins(world) as ranks:
+        ranks.good(calls)
+    assert all(twin.copied == 0 or twin.index >= world for twin in twins.values()), "nothing goes by host memory"
+
+
+@pytest.mark.usefixtures("twins")
+def test_a_lost_nic_is_survived_and_planned_around_on_gpus() -> None:
+    cluster = optcc.Cluster.uniform(servers=2, nics=2, rate="100Gb/s")
+
+    def call(comm: optcc.Communicator) -> list[Any]:
+        x = OnTwin(np.ones(1 << 20, np.float32), comm.rank)
+        comm.all_reduce(x)
+        comm.strike("cut", "server1/nic0", 0.3)
+        comm.all_reduce(x)
+        comm.all_reduce(x)
+        comm.barrier()
+        return [sorted({*x.array.tolist()}), [note.nic for note in comm.events() if note.kind == "nic down"]]
+
+    with on_twins(2, cluster=cluster, tune=False) as ranks:
+        found = ranks.good(call)
+    assert [values for values, _ in found] == [[8.0]] * 2
+    assert found[1][1] == ["server1/nic0"]
+
+
+@pytest.mark.usefixtures("twins")
+def test_ranks_with_and_without_a_gpu_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    twin = FoldingTwin(0)
+    monkeypatch.setattr(interface, "gpu_called", lambda device: twin if device == "cuda:0" else None)
+    where = f"127.0.0.1:{free_port()}"
+
+    def made(rank: int) -> optcc.Communicator:
+        return optcc.Communicator(rendezvous=where, rank=rank, world=2, device=("cuda:0", "cpu")[rank])
+
+    with ThreadPoolExecutor(2) as pool:
+        for error in [each.exception(60) for each in [pool.submit(made, rank) for rank in (0, 1)]]:
+            assert isinstance(error, InputError)
+            assert "device: not the same on all ranks" in str(error)
+            assert "rank 0 a GPU, rank 1 cpu" in str(error)
+
+
+def test_devices_that_are_none_are_refused() -> None:
+    for device in ("gpu", "cuda:", "cuda:x", "cuda:-1", "cpu:0", 3):
+        with pytest.raises(InputError, match=r"device: no such device"):
+            buffers.gpu_called(device)  # type: ignore[arg-type]
+    with pytest.raises(InputError, match=r"device: not over this transport"):
+        optcc.Communicator(transport="tcp", device="cuda:0")

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from optcc.runtime.devices.float_bits import quiet_nan
-from optcc.runtime.devices.host import DTYPES, Array, Op, bits_of, dtype_of, floats, infinity_of
+from optcc.runtime.devices.host import DTYPES, Array, Op, bits_of, dtype_of, floats, infinity_of, name_of
 from optcc.runtime.evidence.payload import peculiar
+from optcc.runtime.native.library import OPS, TYPES, engine_library
 from tests.cuda_twin import TwinGpu
 from tests.fold_contract import HostMemory, Memory, as_numbers, by_hand, greatest, least, random_bits, rounded, same
 from tests.served import FOLD, Served
@@ -19,10 +20,26 @@ ALL = [(dtype, op) for dtype in DTYPES for op in Op]
 COUNTS = (0, 1, 7, 33, 4099)
 
 
-@pytest.fixture(scope="module", params=["numpy", "twin", pytest.param("cuda", marks=pytest.mark.gpu)])
+class Compiled(HostMemory):
+    """Host memory, by the engine's own folds."""
+
+    def fold(self, op: Op, own: Any, landed: Any) -> None:
+        engine_library().optcc_fold(*self._kind(own), OPS.index(op), own.ctypes.data, landed.ctypes.data, len(own))
+
+    def divide(self, array: Any, by: int) -> None:
+        engine_library().optcc_divide(*self._kind(array), array.ctypes.data, len(array), by)
+
+    @staticmethod
+    def _kind(array: Any) -> tuple[int]:
+        return (TYPES.index(name_of(array.dtype)),)
+
+
+@pytest.fixture(scope="module", params=["numpy", "compiled", "twin", pytest.param("cuda", marks=pytest.mark.gpu)])
 def memory(request: pytest.FixtureRequest) -> Memory:
     if request.param == "numpy":
         return HostMemory()
+    if request.param == "compiled":
+        return Compiled()
     if request.param == "twin":
         return Served(TwinGpu())
     from optcc.runtime.devices.cuda import Gpu

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Protocol
+
+import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray, span
 from optcc.runtime.devices.host import Array, name_of
-from optcc.runtime.devices.interop import borrow, demand_apart
+from optcc.runtime.devices.interop import CUDA, borrow, demand_apart
+from optcc.runtime.devices.memory import check_device
 
 Flat = Array
 
@@ -34,12 +36,14 @@ class Buffer(Protocol):
         """Make them its own, what `room` or `read` has given and is written now."""
 
 
-@dataclass(frozen=True)
 class HostBuffer:
     """Host memory, used where it is."""
 
-    memory: Array
+    __slots__ = ("memory",)
     staged = False
+
+    def __init__(self, memory: Array) -> None:
+        self.memory = memory
 
     def read(self) -> Flat:
         """It is there."""
@@ -55,9 +59,13 @@ class HostBuffer:
 
 def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
     """A caller's buffer. InputError for memory that cannot be taken as it is."""
+    if not isinstance(thing, np.ndarray) and hasattr(thing, "__dlpack_device__"):
+        kind, number = map(int, thing.__dlpack_device__())
+        if kind == CUDA:  # it is exported once, for the GPU's stream
+            return GpuBuffer.of(thing, gpu_numbered(number), write=write, where=where)
     memory = borrow(thing, write=write, where=where)
     if isinstance(memory, DeviceArray):
-        return GpuBuffer.of(thing, gpu_of(memory), write=write)
+        return GpuBuffer.of(thing, gpu_of(memory), write=write, where=where)
     return HostBuffer(memory)
 
 
@@ -87,9 +95,39 @@ def fill(target: Flat, source: Flat) -> None:
         target[:] = source
 
 
-def words_of(call: str, array: Flat, what: object = "") -> str:
+@lru_cache(1024)
+def _words_of(call: str, dtype: np.dtype[Any], size: int, what: object) -> str:
+    return f"{call}({name_of(dtype)}, {size}{what and ', '}{what})"
+
+
+def words_of(call: str, array: Flat | DeviceArray, what: object = "") -> str:
     """A call as ranks compare it and as people read it: ``all_reduce(float32, 1000, sum)``."""
-    return f"{call}({name_of(array.dtype)}, {array.size}{what and ', '}{what})"
+    return _words_of(call, array.dtype, len(array), what)
+
+
+class Scratch:
+    """Memory that is a call's while it runs, and then the next one's: to have none made costs less, and no pages."""
+
+    def __init__(self) -> None:
+        self._memory: Flat = np.empty(0, np.uint8)
+        self._views: dict[tuple[int, np.dtype[Any]], Flat] = {}
+
+    def array(self, count: int, dtype: np.dtype[Any]) -> Flat:
+        """Elements of whatever value, shape (count,)."""
+        found = self._views.get((count, dtype))
+        if found is None:
+            nbytes = count * dtype.itemsize
+            if nbytes > self._memory.nbytes:
+                self._memory = np.zeros(nbytes, np.uint8)
+                self._views.clear()
+            if len(self._views) >= MOST_VIEWS:
+                self._views.clear()
+            found = self._views[count, dtype] = self._memory[:nbytes].view(dtype)
+        return found
+
+
+MOST_VIEWS = 256
+"""Of a scratch, by length and type: small calls have a dozen lengths and a dozen types."""
 
 
 # Callers' buffers in a GPU's memory: copied to pinned host memory, where the call runs, and back.
@@ -107,33 +145,33 @@ class GpuBuffer:
     staged = True
 
     def __init__(self, memory: DeviceArray, gpu: Any, write: bool) -> None:
-        self.memory, self._gpu, self._write = memory, gpu, write
+        self.memory, self.gpu, self._write = memory, gpu, write
 
     @classmethod
-    def of(cls, thing: Any, gpu: Any, *, write: bool) -> GpuBuffer:
+    def of(cls, thing: Any, gpu: Any, *, write: bool, where: str) -> GpuBuffer:
         """Another library's array."""
         with gpu.current():
-            return cls(gpu.adopt(thing, write=write), gpu, write)
+            return cls(gpu.adopt(thing, write=write, where=where), gpu, write)
 
     def read(self) -> Flat:
         """A copy in pinned memory."""
-        with self._gpu.current():
+        with self.gpu.current():
             host = self.room()
-            self._gpu.deliver(host, self.memory, after=(self._gpu.mark(),))
-            self._gpu.departures.synchronize()
+            self.gpu.deliver(host, self.memory, after=(self.gpu.mark(),))
+            self.gpu.departures.synchronize()
             return host
 
     def room(self) -> Flat:
         """Pinned memory, which is the library's again with the last array on it."""
-        with self._gpu.current():
-            host: Flat = self._gpu.pinned(self.memory.count, self.memory.dtype)
+        with self.gpu.current():
+            host: Flat = self.gpu.pinned(self.memory.count, self.memory.dtype)
             return host
 
     def take(self, written: Flat) -> None:
         """Copy it in; done on return."""
         if self._write:
-            with self._gpu.current():
-                self._gpu.put(written, self.memory)
+            with self.gpu.current():
+                self.gpu.put(written, self.memory)
 
 
 def gpu_of(memory: DeviceArray) -> Any:
@@ -141,6 +179,26 @@ def gpu_of(memory: DeviceArray) -> Any:
     from optcc.runtime.devices.cuda import device_of_address
 
     return _opened(memory.gpu if memory.gpu >= 0 else device_of_address(memory.address))
+
+
+def gpu_numbered(number: int) -> Any:
+    """CUDA device `number`. InputError without cupy."""
+    return _opened(number)
+
+
+def gpu_called(device: str) -> Any:
+    """That of "cuda:1"; of "cuda" the one that calls of this thread are for; None for "cpu".
+
+    InputError for anything else, and where there is none."""
+    kind, _, number = device.partition(":") if isinstance(device, str) else ("", "", "")
+    if kind == "cpu" and device == kind:
+        return None
+    if kind != "cuda" or (device != kind and not number.isdecimal()):
+        raise InputError("no such device", where="device", expected="cpu, cuda, or as cuda:1", got=device)
+    check_device(kind)
+    from optcc.runtime.devices.cuda import current_device
+
+    return _opened(int(number) if number else current_device())
 
 
 @cache

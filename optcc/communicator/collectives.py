@@ -11,13 +11,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-import numpy as np
-
-from optcc.communicator.buffers import Flat, fill, room_of, words_of
+from optcc.communicator.buffers import Flat, Scratch, fill, room_of, words_of
 from optcc.communicator.prepared import SMALL, Prepared
 from optcc.diagnose.late import late_ranks
 from optcc.runtime.control.member import Member
-from optcc.runtime.devices.host import Op, Reduction, divide
+from optcc.runtime.devices.host import Op, Reduction
 from optcc.runtime.messages import Note
 from optcc.runtime.native.library import NativeProgram
 
@@ -25,6 +23,10 @@ FIRST, SELDOM = 16, 256
 """Calls after which ranks tell each other: 16, 32, 64, 128, then every 256. It costs a message by way of the hub."""
 LEAST_S = 0.01
 """Seconds from which a rank is late: processes of a busy machine get a processor within a few milliseconds."""
+
+
+COPY = Reduction(Op.MAX)
+"""Of what is not folded: any."""
 
 
 class Punctuality:
@@ -107,6 +109,7 @@ class Together:
         self._member, self._prepared = member, prepared
         self._punctuality = Punctuality(member.exchange, tell)
         self._rank, self._world, self.wrote = member.rank, member.world, False
+        self._scratch, self._padded = Scratch(), Scratch()
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
         """See Collectives."""
@@ -114,24 +117,32 @@ class Together:
         with self._member.turn(words):
             if nbytes <= SMALL:
                 room = room_of(nbytes)
-                own = np.zeros(room // source.itemsize, source.dtype)
+                own = self._scratch.array(room // source.itemsize, source.dtype)
                 own[: source.size] = source
-                self._run(self._prepared.call("all_reduce", room), own, reduction.fold)
+                self._run(self._prepared.call("all_reduce", room), own, reduction)
                 target[:] = own[: source.size]
-                if reduction.mean:
-                    divide(target, self._world)
                 return
             program = self._prepared.call("all_reduce", nbytes)
             self.wrote = True
             fill(target, source)
-            self._prepared.took(nbytes, self._run(program, target, reduction.fold))
-            if reduction.mean:
-                divide(target, self._world)
+            self._prepared.took(nbytes, self._run(program, target, reduction))
 
-    def _run(self, program: NativeProgram, buffer: Flat, op: Op, *, parts: Any = None) -> float:
+    def _parts(self, source: Flat, step: int) -> Flat:
+        """A small array's parts, `step` elements from one to the next."""
+        if source.size == self._world * step:
+            return source
+        padded = self._padded.array(self._world * step, source.dtype)
+        size = source.size // self._world
+        padded.reshape(self._world, step)[:, :size] = source.reshape(self._world, size)
+        return padded
+
+    def _run(
+        self, program: NativeProgram, buffer: Flat, reduction: Reduction, *, parts: Any = None, at: int = 0
+    ) -> float:
         """`Member.run` of a collective in which every rank waits for all others; seconds that it took here."""
         start = time.monotonic()
-        self._member.run(program, buffer, op, parts=parts)
+        mean = self._world if reduction.mean else 0
+        self._member.run(program, buffer, reduction.fold, parts=parts, at=at, mean=mean)
         seconds = time.monotonic() - start
         self._punctuality.took(seconds)
         return seconds
@@ -143,7 +154,7 @@ class Together:
         with self._member.turn(words):
             own = buffer
             if room:
-                own = np.zeros(room // buffer.itemsize, buffer.dtype)
+                own = self._scratch.array(room // buffer.itemsize, buffer.dtype)
                 own[: buffer.size] = buffer
             program = self._prepared.call("broadcast", room or buffer.nbytes, root)
             self.wrote = not room and self._rank != root
@@ -159,27 +170,30 @@ class Together:
         with self._member.turn(words):
             program = self._prepared.call("all_gather", room or source.nbytes)
             step = room // source.itemsize or size
-            own = np.empty(step * self._world, source.dtype) if room else target
+            own = self._scratch.array(step * self._world, source.dtype) if room else target
             self.wrote = not room
             fill(own[self._rank * step :][:size], source)
-            self._run(program, own, Op.MAX)
+            self._run(program, own, COPY)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]
 
     def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
         """See Collectives."""
         size = target.size
-        room = room_of(target.nbytes) if target.nbytes <= SMALL else target.nbytes
+        room = room_of(target.nbytes) if target.nbytes <= SMALL else 0
         words = words_of("reduce_scatter", source, reduction)
         with self._member.turn(words):
-            program = self._prepared.call("reduce_scatter", room)
-            step = room // source.itemsize
-            own = np.zeros((self._world, step), source.dtype)
-            own[:, :size] = source.reshape(self._world, size)
-            self._run(program, own.reshape(-1), reduction.fold)
-            target[:] = own[self._rank, :size]
-            if reduction.mean:
-                divide(target, self._world)
+            program = self._prepared.call("reduce_scatter", room or target.nbytes)
+            step, parts, own = size, source, target
+            if room:
+                step = room // source.itemsize
+                parts, own = self._parts(source, step), self._scratch.array(step, source.dtype)
+            self.wrote = not room
+            own[:size] = source[self._rank * size :][:size]
+            at = self._rank * step * source.itemsize  # no other part of the plan's buffer is touched
+            self._run(program, own, reduction, parts=parts, at=at)
+            if room:
+                target[:] = own[:size]
 
     def all_to_all(self, source: Flat, target: Flat) -> None:
         """See Collectives. It goes by the schedule of all_gather, of which each rank sends every other one its part."""
@@ -191,12 +205,10 @@ class Together:
             step = room // source.itemsize or size
             parts, own = source, target
             if room:
-                padded = np.zeros((self._world, step), source.dtype)
-                padded[:, :size] = source.reshape(self._world, size)
-                parts, own = padded.reshape(-1), np.empty(self._world * step, source.dtype)
+                parts, own = self._parts(source, step), self._scratch.array(self._world * step, source.dtype)
             self.wrote = not room
             mine = slice(self._rank * step, (self._rank + 1) * step)
             own[mine] = parts[mine]
-            self._run(program, own, Op.MAX, parts=parts)
+            self._run(program, own, COPY, parts=parts)
             if room:
                 target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, lend
+from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, gpu_called, lend
 from optcc.communicator.clusters import (
     Given,
     MessageCosts,
@@ -28,8 +28,9 @@ from optcc.communicator.clusters import (
     part_of,
     read_cluster,
 )
-from optcc.communicator.collectives import Alone, Collectives, Together
+from optcc.communicator.collectives import Alone, Together
 from optcc.communicator.handles import InOrder
+from optcc.communicator.on_gpu import OnGpu, on_gpu, tuning_for
 from optcc.communicator.prepared import Prepared, speaker
 from optcc.errors import InputError, OptccError
 from optcc.runtime.control.connecting import TIMEOUT_S
@@ -41,6 +42,7 @@ from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.router import Door
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
+from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, Reduction, name_of, reduction_of
 from optcc.runtime.errors import GrowFailedError, RankFailedError, TransportError
 from optcc.runtime.messages import Note, Strike
@@ -62,8 +64,12 @@ class CommunicatorOptions:
     reproducible: bool = False
     tune: bool = True
     on_event: Callable[[Note], None] | None = None
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
+        if self.device != "cpu" and self.costs.transport != "local":
+            hint = "No NIC is given a GPU's memory; over NICs buffers are copied to host memory by themselves."
+            raise InputError("not over this transport", where="device", expected="cpu", got=self.device, hint=hint)
         seconds(self.timeout_s, "timeout_s")
         if self.return_s is not None:
             number(self.return_s, "return_s", "seconds, 0 or more", lambda found: found >= 0)
@@ -300,6 +306,9 @@ class Communicator:
     return_s : seconds that a rank waits for a NIC to be back when its last one is lost; None: as many as `timeout_s`
     reproducible : sums are rounded the same in every run, whatever NICs fail. Nothing is tuned, and plans are kept,
         although they are no longer the best
+    device : "cpu": what ranks send each other is in host memory, to which a GPU's buffers are copied and back. "cuda",
+        or as "cuda:1": it is in the memory of the GPU that this thread uses, or of that one, which folds; host memory
+        is copied there and back. Over the local transport; on all ranks "cpu", or on all a GPU
     tune : the first calls of each size class measure a few plans, of which the fastest is kept
     on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
 
@@ -321,11 +330,12 @@ class Communicator:
         reproducible: bool = False,
         tune: bool = True,
         on_event: Callable[[Note], None] | None = None,
+        device: str = "cpu",
     ) -> None:
         if transport not in TRANSPORTS:
             raise InputError("no such transport", where="transport", expected=" or ".join(TRANSPORTS), got=transport)
         costs = message_costs(cluster, transport)
-        self._options = CommunicatorOptions(costs, timeout_s, return_s, reproducible, tune, on_event)
+        self._options = CommunicatorOptions(costs, timeout_s, return_s, reproducible, tune, on_event, device)
         overseer = None
         with as_arguments():
             rank = None if rank is None else whole(rank, "rank")
@@ -383,9 +393,10 @@ class Communicator:
         self._events = Events(self.rank, options.on_event)
         self._in_order = InOrder(f"optcc calls of rank {self.rank}", options.timeout_s)
         self._closed = False
+        gpu = self._gpu = gpu_called(options.device) if self.world > 1 else None
         if self.world == 1:
             self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)
-            self._collectives: Collectives = Alone()
+            self._collectives: Any = Alone()
             self._arena = None
             return
         self._member = Member(
@@ -399,6 +410,7 @@ class Communicator:
             on_notes=self._events.note,
             ties=ties,
             lent=lent,
+            gpu=gpu and CudaMemory(gpu),
         )
         self._arena = self._member.lent
         try:
@@ -416,7 +428,16 @@ class Communicator:
             check_devices(options.costs.transport, [port for port in ports_of(self.cluster) if port.rank == self.rank])
             tune = options.tune and not options.reproducible
             self._prepared = Prepared(self._member, self.cluster, options.costs, say, tune)
-            self._collectives = Together(self._member, self._prepared, self._events.note)
+            if options.costs.transport == "local":
+                gpus = self._member.exchange(gpu.place if gpu else None)
+                if len({each is None for each in gpus}) > 1:
+                    got = ", ".join(f"rank {rank} {'a GPU' if each else 'cpu'}" for rank, each in enumerate(gpus))
+                    raise InputError("not the same on all ranks", where="device", expected="cpu, or a GPU", got=got)
+            if gpu:
+                self._member.tune_gpu(tuning_for(gpus))
+                self._collectives = OnGpu(self._member, self._prepared, gpu, self._events.note)
+            else:
+                self._collectives = Together(self._member, self._prepared, self._events.note)
         except BaseException as error:
             if ties and isinstance(error, RankFailedError):
                 self._member.hand_on()  # those that are left begin again
@@ -503,9 +524,14 @@ class Communicator:
     def _do(
         self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any, async_op: bool
     ) -> Any:
-        """`work` with the elements of both in host memory; `result` is the caller's target."""
+        """`work` with the elements of both in host memory, or this communicator's GPU's; `result` is the caller's
+        target."""
         self._demand_open()
         collectives = self._collectives
+        if self._gpu:
+            same = target is source
+            source = on_gpu(source, self._gpu)
+            target = source if same else on_gpu(target, self._gpu)
 
         def call() -> Any:
             read = source.read()

@@ -198,6 +198,8 @@ class Prepared:
         self._planned_for = self._whole = cluster
         self.trials: RecentlyUsed[Trial] = RecentlyUsed(CLASSES)
         """By `size_class`."""
+        self.wires_made = 0
+        """How often wires were made; the same on all ranks."""
         self._start(cluster)
 
     def renew(self, cluster: Cluster, reproducible: bool) -> None:
@@ -289,4 +291,5 @@ class Prepared:
         self._member.connect(layout_of(schedules, spare=ports_of(self._whole)))
         self._say(wires_text(self._member.layout, self._member.rank))
         self._connected = True
+        self.wires_made += 1
         self._calls.clear()  # they are of the wires that were

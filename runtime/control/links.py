@@ -11,6 +11,7 @@ import os
 import select
 import time
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from ctypes import byref, c_uint32
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -23,8 +24,8 @@ from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.limits import provide
 from optcc.runtime.control.transports import open_wires
 from optcc.runtime.devices.cuda_memory import CudaMemory
-from optcc.runtime.devices.gpu_array import DeviceArray
-from optcc.runtime.devices.host import Array, Op, name_of
+from optcc.runtime.devices.gpu_array import DeviceArray, address_of
+from optcc.runtime.devices.host import Array, Op, dtype_of
 from optcc.runtime.devices.resident import ResidentFolder
 from optcc.runtime.errors import (
     CallsDifferError,
@@ -42,7 +43,6 @@ from optcc.runtime.native.library import (
     NONE,
     OPS,
     TYPES,
-    Call,
     CauseOf,
     Config,
     Missing,
@@ -56,11 +56,12 @@ from optcc.runtime.native.library import (
     engine_library,
     seconds,
 )
-from optcc.runtime.native.wires import GPU_SEGMENT_BYTES, NativeWires, Opening
+from optcc.runtime.native.wires import SHARED_GPU, NativeWires, Opening
 from optcc.schedule import Port, Schedule
 
-SPIN_NS = 200_000
-"""A rank looks for so long before it sleeps where every rank has a core; else it sleeps at once: another needs it."""
+SPIN_NS, SHARED_SPIN_NS = 200_000, 50_000
+"""A rank looks for so long before it sleeps; the second where ranks share cores, which it gives away after each look:
+to be woken takes longer than that."""
 
 NAP_S = 0.001
 """The first pause between two looks at the wires while no operation runs; the later ones are longer, `LONG_NAP_S` at
@@ -81,8 +82,6 @@ SIGNAL_S = 0.1
 LOCAL_WINDOW_BYTES = 4 << 20
 """The same between processes of one machine: nothing waits behind it, and a process may be away for as long as others
 have the core. With 512 KiB an AllReduce of 64 MiB took three times as long beside other work."""
-GPU_WINDOW_BYTES = 2 << 20
-"""The same for GPUs, which fold many segments side by side, and say late that they have."""
 
 WINDOW_S = 0.02
 """What a played NIC sends in so long is enough, too: twice what a process may wake up late. Half of it leaves slow NICs
@@ -104,6 +103,8 @@ CAUSES = {
     CauseOf.TOLD: Cause.NOTICE,
     CauseOf.SILENCE: Cause.PROGRESS,
 }
+NUMBER_OF_TYPE = {dtype_of(name): number for number, name in enumerate(TYPES)}
+NUMBER_OF_OP = {op: number for number, op in enumerate(OPS)}
 OWN = (CauseOf.PORT, CauseOf.DEVICE)
 """Causes that say that it is the NIC here."""
 
@@ -195,7 +196,7 @@ class Links:
     """Those of the rank of `control`, none at first; made by `connect`, on all ranks at the same time.
 
     back_s : so long for some wire to a rank to come back, where none is left; 0: no longer than ALONE_S
-    memory : of the buffers: a GPU's, or any other: the host's
+    memory : of the buffers: a GPU's, or any other: the host's; gpu_tuning : for the former, when wires are made
     hardware : of played NICs that have rates, and ail from one operation to the next; None: neither
     paced : it has rates
     moving : an operation has its time anew with whatever moves on this rank
@@ -221,6 +222,7 @@ class Links:
         self._hardware, self._paced, self._moving, self._farewell = hardware, paced, moving, farewell
         self._transport, self._secret = transport, secret
         self._gpu = memory.gpu if isinstance(memory, CudaMemory) else None
+        self.gpu_tuning = SHARED_GPU
         self._folder: ResidentFolder | None = None
         self._made: NativeWires | None = None
         self._away: dict[str, float] = {}
@@ -232,6 +234,8 @@ class Links:
         self._down: set[int] = set()  # NICs of this rank, by place
         self._nap_s = NAP_S
         self._before: Array = np.zeros(0, np.uint64)
+        self._until = Until(0, NEVER, control.fileno())
+        self._until_at = byref(self._until)
 
     @property
     def up(self) -> bool:
@@ -244,14 +248,15 @@ class Links:
         """Wires of the same layout on all ranks. lent : what other ranks may read where it lies"""
         self.layout, mine = layout, layout.of_rank[self._rank]
         self._place = {number: place for place, number in enumerate(mine)}
-        self._segment = GPU_SEGMENT_BYTES if self._gpu else layout.segment_bytes
+        self._segment = self.gpu_tuning.segment if self._gpu else layout.segment_bytes
         hardware = self._hardware or Hardware()
         rates = hardware.rates_of([layout.nics[number] for number in mine], self._paced)
         opening = Opening(self._rank, layout, self._config(), self._control.exchange, self._secret, rates, lent)
         if self._transport == "tcp":
             provide(2 * len(layout.ends(self._rank)) + len(mine))  # a wire that is made anew has two for a moment
         if self._gpu:
-            self._folder = ResidentFolder(self._lib, self._gpu)
+            tuning = self.gpu_tuning
+            self._folder = ResidentFolder(self._lib, self._gpu, blocks=tuning.blocks, part_bytes=tuning.part)
         self._made = open_wires(self._transport, opening)
         own(self, Links._let_go)
         self._down.clear()
@@ -265,7 +270,7 @@ class Links:
     def _config(self) -> Any:
         most = WINDOW_BYTES
         if self._transport == "local":
-            most = GPU_WINDOW_BYTES if self._gpu else LOCAL_WINDOW_BYTES
+            most = self.gpu_tuning.window if self._gpu else LOCAL_WINDOW_BYTES
         pace = pace_of(self.layout, most, self._segment, self._paced)
         crowded = self.layout.ranks > len(os.sched_getaffinity(0))
         return Config(
@@ -276,7 +281,8 @@ class Links:
             knock_ns=int(KNOCK_S * SECOND),
             return_ns=NEVER // 4,  # a rank that is stopped is late, not lost: who is lost others say
             alone_ns=int(max(ALONE_S, min(self._back_s, 1e9)) * SECOND),
-            spin_ns=0 if crowded else SPIN_NS,
+            spin_ns=SHARED_SPIN_NS if crowded else SPIN_NS,
+            yields=crowded,
         )
 
     def lend(self, buffer: DeviceArray) -> None:
@@ -292,9 +298,10 @@ class Links:
                 self.layout.nics[nic].name: at for nic, at in self._wires.nics.away.items() if math.isfinite(at)
             }
             self._lib.optcc_abandon(self._engine, 10**9)
-            self._wires.close()
-        if self._folder:
-            self._folder.close()
+            with self._gpu.current() if self._gpu else nullcontext():
+                self._wires.close()
+                if self._folder:
+                    self._folder.close()
         self._made = self._injector = self._folder = None
 
     def _let_go(self) -> None:
@@ -327,12 +334,16 @@ class Links:
         sign: int,
         *,
         within_s: float,
-        parts: Array | None = None,
+        parts: Any = None,
+        at: int = 0,
+        mean: int = 0,
         start: Callable[[Operation], None] | None = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
-        parts : what is sent is read from here: to rank p the p-th part, as long as the transfer
+        parts : of the buffer's kind; what is sent is read from here: to rank p the p-th part, as long as the transfer
+        at : where in the plan's buffer this one begins, bytes: no row touches anything else
+        mean : so many ranks' average is wanted, in host memory: their sum is divided
         start : called once all is ready, before the first byte is sent
         """
         self._injector = self._injector_of()
@@ -340,20 +351,15 @@ class Links:
             self._before = self._sent()
         if start:
             start(Operation(self, program))
-        call = Call(
-            buffer=buffer.address if isinstance(buffer, DeviceArray) else buffer.ctypes.data,
-            parts=None if parts is None else parts.ctypes.data,
-            type=TYPES.index(name_of(buffer.dtype)),
-            op=OPS.index(op),
-            sign=sign,
-        )
+        call = program.call
+        call.buffer, call.parts = address_of(buffer) - at, None if parts is None else address_of(parts)
+        call.type, call.op, call.sign = NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign
         if not isinstance(buffer, DeviceArray):
             self._wires.begin(buffer if parts is None else parts)
         try:
             if isinstance(buffer, DeviceArray):
                 self._launch(buffer, op, within_s)
-            demand(self._lib.optcc_begin(self._engine, program.pointer, byref(call)), "a collective")
-            self._go_on(within_s)
+            self._go_on(program, within_s)
         except BaseException:
             self._lib.optcc_abandon(self._engine, 10**9)
             raise
@@ -361,6 +367,8 @@ class Links:
             if self._folder:
                 self._folder.end()
             self._wires.end()
+        if mean:
+            self._lib.optcc_divide(call.type, address_of(buffer), len(buffer), mean)
         if self._injector:
             self._injector.finish()
 
@@ -378,29 +386,45 @@ class Links:
             if time.monotonic() >= end:
                 raise TransportError(f"the GPU has not begun within {within_s:.3g} s")
 
-    def _go_on(self, within_s: float) -> None:
-        end, seen = time.monotonic() + within_s, -1
-        done, rows = c_uint32(), c_uint32()
+    def _go_on(self, program: NativeProgram, within_s: float) -> None:
+        """Begin, and wait for the end."""
+        lib, engine, until = self._lib, self._engine, self._until
+        now = time.monotonic()
+        end, seen, begun = now + within_s, -1, False
         while True:
-            self._lib.optcc_done(self._engine, byref(done), byref(rows))
-            progress, total = done.value, max(1, rows.value)
-            if self._injector and rows.value:
-                self._injector.look(min(progress, total - 1) / total)
-            now = time.monotonic()
-            if self._moving and progress != seen:
-                seen, end = progress, now + within_s
+            until.rows = NEVER
+            if self._injector or self._moving:
+                progress, total = self._progress()
+                until.rows = self._due(total)
+                if self._injector and begun:
+                    self._injector.look(min(progress, total - 1) / total)
+                if self._moving and progress != seen:
+                    seen, end = progress, now + within_s
             if bug := self._wires.bug():
                 raise TransportError(bug)
             wake = min(end, self._tend(now), now + SIGNAL_S)
-            until = Until(max(0, int((wake - now) * 1e9)), self._due(total), self._control.fileno())
-            result = self._lib.optcc_wait(self._engine, byref(until))
+            until.limit_ns = max(0, int((wake - now) * 1e9))
+            if begun:
+                result = lib.optcc_wait(engine, self._until_at)
+            else:
+                result = lib.optcc_run(engine, program.pointer, program.call_at, self._until_at)
+                begun = True
             if result == ResultOf.OK:
                 return
             if result in (ResultOf.LOST, ResultOf.DIFFERS):
                 self._failed(result)
+            if result not in (ResultOf.AGAIN, ResultOf.LATE):
+                demand(result, "a collective")
             self._control.check()
-            if time.monotonic() >= end:
+            now = time.monotonic()
+            if now >= end:
                 self._late(within_s)
+
+    def _progress(self) -> tuple[int, int]:
+        """Rows of this rank that are done, and how many there are; 1 where nothing runs."""
+        done, rows = c_uint32(), c_uint32()
+        self._lib.optcc_done(self._engine, byref(done), byref(rows))
+        return done.value, max(1, rows.value)
 
     def _due(self, total: int) -> int:
         """At how many rows the next strike is due."""
@@ -486,6 +510,8 @@ class Links:
         """What has been noted since this was asked."""
         if self._made:
             self._take_notes()
+        if not self._journal:
+            return []
         notes, self._journal[:] = sorted(self._journal, key=lambda note: note.at), []
         return notes
 

@@ -9,14 +9,16 @@ most.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 import select
 import socket
 import threading
 import time
-import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from types import TracebackType
 from typing import Any
 
 from optcc.errors import InputError, OptccError
@@ -55,6 +57,7 @@ from optcc.runtime.messages import (
 from optcc.runtime.native.layout import Layout
 from optcc.runtime.native.lent import Arena
 from optcc.runtime.native.library import NativeProgram
+from optcc.runtime.native.wires import GpuTuning
 from optcc.schedule import Schedule
 
 _OF_A_NIC = ("nic down", "lost", "fenced")
@@ -108,8 +111,17 @@ class LostNicsOf:
             self._tell(LostNics(sorted(dead), sorted(back)))
 
 
-SIGNS = 1 << 16
-"""Of calls: every payload carries one, so that ranks which call differently hear of it."""
+SIGN_BYTES = 8
+"""Of a call: the engine's first message has as much of its hash, so that ranks which call differently hear of it."""
+REMEMBERED = 1024
+"""Of calls whose signs are at hand."""
+
+
+@lru_cache(REMEMBERED)
+def sign_of(call: str) -> int:
+    """A number for a call in words; others have others."""
+    return int.from_bytes(hashlib.blake2b(call.encode(), digest_size=SIGN_BYTES).digest(), "little")
+
 
 JUDGING_S = 10 * GRACE_S
 """For a hub that lives to judge, on a machine that is busy."""
@@ -329,6 +341,23 @@ TICK_S = 0.02
 which is less than every timeout (`timeouts`)."""
 
 
+class Turn:
+    """A turn of a member, as a context; see `Member.turn`."""
+
+    __slots__ = ("_call", "_member")
+
+    def __init__(self, member: Member, call: str) -> None:
+        self._member, self._call = member, call
+
+    def __enter__(self) -> None:
+        self._member.begin_turn(self._call)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._member.end_turn(error)
+
+
 class Member:
     """Rank `membership.rank` of as many as its `world`. Use `turn` around whatever concerns all ranks.
 
@@ -338,6 +367,7 @@ class Member:
     join_s : for finding the hub; None: as for ranks that are started at the same time
     lent : an arena to share with another member of this process; None: one of its own, where the transport lends
     return_s : for a NIC to be back, where this rank has none left; None: as for an operation
+    gpu : whose memory buffers are in, a `CudaMemory`; None: the host's
     overseer : where this process has the ranks' hub: that of a job with rank 0
     control : a connection to the hub that there is already; None: one is made, as `membership` says
     ties : of the group that this one comes of by shrinking, in place of both; they are its own from now on
@@ -360,6 +390,7 @@ class Member:
         control: Control | None = None,
         ties: Ties | None = None,
         lent: Arena | None = None,
+        gpu: Any = None,
     ) -> None:
         self.rank, self.world, self.timeout_s = membership.rank, membership.world, timeout_s
         self.membership = membership
@@ -400,30 +431,53 @@ class Member:
             ties = Ties(membership, [*range(self.world)], (), self._control, timeout_s, listener, overseer)
         self._ties: Ties | None = ties  # None: a later group has them
         back_s = timeout_s if return_s is None else return_s
-        self._links = Links(transport, self._control, back_s, secret=membership.secret.encode())
+        secret = membership.secret.encode()
+        self._links = Links(transport, self._control, back_s, secret=secret, memory=gpu)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()
 
     # --- what all ranks do alike -------------------------------------------------------------------------------------
 
-    @contextlib.contextmanager
-    def turn(self, call: str) -> Iterator[None]:
+    def turn(self, call: str) -> Turn:
         """The next operation, and what prepares it. Plans change here, never inside. `call` : in words, on all ranks
         the same."""
-        with self._lock, self._guarded():
-            renewals = self._control.renewals
-            while True:
-                if self._control.halts:
-                    self._until(lambda: not self._control.halts, "leave to go on")
-                if not renewals or renewals[0].after > self.operation:
-                    break
-                nics = renewals.popleft().nics
-                self._nics.renewed(nics)
-                if self._on_renew:
-                    self._on_renew(nics)
+        return Turn(self, call)
+
+    def begin_turn(self, call: str) -> None:
+        """See `turn`; `end_turn` follows unless it raises."""
+        self._lock.acquire()
+        try:
+            if self.failed:
+                raise self.failed
+            if self._control.halts or self._control.renewals:
+                with self._guarded():
+                    self._change_plans()
             self._begin(call)
-            yield
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def end_turn(self, error: BaseException | None) -> None:
+        """error : that has ended it; raises what all ranks hear in its place"""
+        try:
+            if error is not None:
+                self._failed_by(error)
+        finally:
+            self._lock.release()
+
+    def _change_plans(self) -> None:
+        """Those that are due, once this rank may go on."""
+        renewals = self._control.renewals
+        while True:
+            if self._control.halts:
+                self._until(lambda: not self._control.halts, "leave to go on")
+            if not renewals or renewals[0].after > self.operation:
+                return
+            nics = renewals.popleft().nics
+            self._nics.renewed(nics)
+            if self._on_renew:
+                self._on_renew(nics)
 
     def _begin(self, call: str) -> None:
         self.operation += 1
@@ -515,12 +569,18 @@ class Member:
         op: Op,
         *,
         parts: Any = None,
+        at: int = 0,
+        mean: int = 0,
         start: Callable[[Operation], None] | None = None,
     ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
-        sign = zlib.crc32(self._called[self.operation].encode()) % SIGNS
-        self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, start=start)
+        sign = sign_of(self._called[self.operation])
+        self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, at=at, mean=mean, start=start)
         self._tell_notes()
+
+    def tune_gpu(self, tuning: GpuTuning) -> None:
+        """For wires that are made from now on."""
+        self._links.gpu_tuning = tuning
 
     def strike(self, strike: Strike) -> None:
         """See `Links.strike`."""
@@ -697,24 +757,29 @@ class Member:
             raise self.failed
         try:
             yield
-        except InputError:
+        except BaseException as error:
+            self._failed_by(error)
             raise
-        except Exception as error:
-            if not self.failed:
-                if isinstance(error, CallsDifferError):
-                    with contextlib.suppress(HubLostError):
-                        self._answer(self.operation - error.behind)
-                self.failed = verdict(error, self._control, self._links, self.timeout_s)
-                if self.failed.cause == HUB_GONE and self._ties:
-                    self.failed = self._ties.told() or self.failed
-                self._links.close()
-            raise self.failed from (None if error is self.failed else error)
-        except BaseException as error:  # Ctrl-C in the middle of something leaves the others in it
+
+    def _failed_by(self, error: BaseException) -> None:
+        """See `_guarded`; returns where the error is to be raised as it is."""
+        if isinstance(error, InputError):
+            return
+        if not isinstance(error, Exception):  # Ctrl-C in the middle of something leaves the others in it
             self.failed = RankFailedError(self.rank, f"interrupted by {type(error).__name__}")
             with contextlib.suppress(HubLostError):
                 self._control.tell(Broken(self.failed.cause))
             self._links.close()  # the caller has its buffer again: nothing is lent from it any more
-            raise
+            return
+        if not self.failed:
+            if isinstance(error, CallsDifferError):
+                with contextlib.suppress(HubLostError):
+                    self._answer(self.operation - error.behind)
+            self.failed = verdict(error, self._control, self._links, self.timeout_s)
+            if self.failed.cause == HUB_GONE and self._ties:
+                self.failed = self._ties.told() or self.failed
+            self._links.close()
+        raise self.failed from (None if error is self.failed else error)
 
     # --- what is noted -----------------------------------------------------------------------------------------------
 

@@ -33,8 +33,8 @@ SOURCE = Path(__file__).parent / "kernels" / "fold.cu"
 THREADS, LINE = 256, 128
 """Threads of a block that divides, each of which works on one word; bytes of a cache line, where the first word
 starts."""
-IN, OUT = 1, 2
-"""cudaMemcpyHostToDevice and back."""
+IN, OUT, WITHIN = 1, 2, 3
+"""cudaMemcpyHostToDevice, back, and cudaMemcpyDeviceToDevice."""
 LEGACY_STREAM = 1
 """cudaStreamLegacy: waits for, and is waited for by, all streams that are not made non-blocking."""
 RESIDENT_THREADS = 512
@@ -52,6 +52,11 @@ def gpu_count() -> int:
 def device_of_address(address: int) -> int:
     """The number of the CUDA device that the memory is of."""
     return int(cupy.cuda.runtime.pointerGetAttributes(address).device)
+
+
+def current_device() -> int:
+    """The number of the CUDA device that calls of this thread are for."""
+    return int(cupy.cuda.runtime.getDevice())
 
 
 def on_device(index: int) -> Any:
@@ -73,6 +78,11 @@ class Gpu:
             cupy.cuda.Stream(non_blocking=True) for _ in range(4)
         )
         self._kernels: dict[tuple[np.dtype[Any], str], Any] = {}
+
+    @property
+    def place(self) -> str:
+        """Its place on the machine's bus, for all processes the same."""
+        return str(cupy.cuda.Device(self.index).pci_bus_id)
 
     def ready(self, dtype: np.dtype[Any], op: Op) -> None:
         """Compile and load what a collective needs, which takes seconds, and see that this GPU runs it."""
@@ -129,6 +139,11 @@ class Gpu:
             self.departures.wait_event(event)
         self._move(host.ctypes.data, array.address, array.nbytes, OUT, self.departures)
 
+    def copy(self, out: DeviceArray, source: DeviceArray) -> None:
+        """Within this GPU, on `stream`; nothing where they are the same."""
+        if out.address != source.address:
+            self._move(out.address, source.address, source.nbytes, WITHIN, self.stream)
+
     def _move(self, to: int, source: int, nbytes: int, way: int, stream: Stream) -> None:
         if nbytes:
             cupy.cuda.runtime.memcpyAsync(to, source, nbytes, way, stream.ptr)
@@ -181,6 +196,10 @@ class Gpu:
         event.record(self.stream)
         return event
 
+    def settle(self) -> None:
+        """Until everything that `stream` has been given is done, and the kernels that it waits for."""
+        self.stream.synchronize()
+
     def wait(self) -> None:
         """Until everything that this object's own streams have been given is done."""
         for stream in (self.resident, self.arrivals, self.stream, self.departures):
@@ -188,12 +207,14 @@ class Gpu:
 
     # Other libraries and other processes
 
-    def adopt(self, thing: Any, *, write: bool = True) -> DeviceArray:
+    def adopt(self, thing: Any, *, write: bool = True, where: str = "buffer") -> DeviceArray:
         """Another library's array, without a copy; `stream` waits for what its stream has been given so far."""
-        array = borrow(thing, write=write, stream=self.stream.ptr, gpu_of=device_of_address, after=self._order_after)
+        array = borrow(
+            thing, write=write, stream=self.stream.ptr, gpu_of=device_of_address, after=self._order_after, where=where
+        )
         if not isinstance(array, DeviceArray) or array.gpu not in (self.index, -1):
             place = f"GPU {array.gpu}" if isinstance(array, DeviceArray) else "host memory"
-            raise InputError("wrong device", where="buffer", expected=f"memory of GPU {self.index}", got=place)
+            raise InputError("wrong device", where=where, expected=f"memory of GPU {self.index}", got=place)
         self._order_after(LEGACY_STREAM)
         return array
 

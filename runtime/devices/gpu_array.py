@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ctypes import addressof, c_char
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -62,7 +63,17 @@ class SharedArray:
         return cls(bytes.fromhex(value[0]), *value[1:])
 
 
+def address_of(array: Array | DeviceArray) -> int:
+    """Of its first element."""
+    if isinstance(array, DeviceArray):
+        return array.address
+    try:
+        return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]  # a third of what numpy takes
+    except (TypeError, ValueError):  # read-only, or empty
+        return array.ctypes.data
+
+
 def span(array: Array | DeviceArray) -> tuple[int, int]:
     """The addresses that an array occupies: first, and one past the last."""
-    start = array.address if isinstance(array, DeviceArray) else array.ctypes.data
+    start = address_of(array)
     return start, start + array.nbytes

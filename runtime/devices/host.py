@@ -56,6 +56,7 @@ class Reduction:
         return "avg" if self.mean else self.fold
 
 
+_REDUCTIONS = {str(op): Reduction(op) for op in Op} | {"avg": Reduction(Op.SUM, mean=True)}
 _UFUNC = {Op.SUM: np.add, Op.PROD: np.multiply, Op.MIN: np.minimum, Op.MAX: np.maximum}
 _BY_BITS = {Op.MIN: float_bits.minimum, Op.MAX: float_bits.maximum}
 _INFINITY: dict[np.dtype[Any], int] = {
@@ -90,13 +91,11 @@ def reduction_of(name: str, where: str = "--op") -> Reduction:
 
     Raises InputError for an unknown one. `where` : what its caller calls it
     """
-    if name == "avg":
-        return Reduction(Op.SUM, mean=True)
-    try:
-        return Reduction(Op(name))
-    except ValueError:
+    found = _REDUCTIONS.get(name) if isinstance(name, str) else None
+    if found is None:
         expected = f"one of {', '.join(Op)}, avg"
-        raise InputError("unknown operation", where=where, expected=expected, got=name) from None
+        raise InputError("unknown operation", where=where, expected=expected, got=name)
+    return found
 
 
 def empty(count: int, dtype: np.dtype[Any]) -> Array:

@@ -82,6 +82,7 @@ Config = struct(
     "optcc_config",
     *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires", "segment_bytes", "window_bytes")),
     *((name, c_uint64) for name in ("job", "suspect_ns", "grace_ns", "knock_ns", "return_ns", "alone_ns", "spin_ns")),
+    ("yields", c_uint64),
 )
 WireEnds = struct("optcc_wire", *((name, c_uint32) for name in ("peer", "nic", "far_nic", "lane")))
 Rows = struct(
@@ -93,7 +94,7 @@ Rows = struct(
     ),
 )
 Call = struct(
-    "optcc_call", ("buffer", c_void_p), ("parts", c_void_p), ("type", c_uint32), ("op", c_uint32), ("sign", c_uint32)
+    "optcc_call", ("buffer", c_void_p), ("parts", c_void_p), ("type", c_uint32), ("op", c_uint32), ("sign", c_uint64)
 )
 Until = struct("optcc_until", ("limit_ns", c_uint64), ("rows", c_uint64), ("watch", c_int))
 NoteOf = struct(
@@ -158,6 +159,7 @@ def declare(lib: Any) -> Any:
     u32, u64, pointer = c_uint32, c_uint64, c_void_p
     for name, result, *arguments in (
         ("optcc_fold", None, c_int, c_int, pointer, pointer, u64),
+        ("optcc_divide", None, c_int, pointer, u64, u32),
         ("optcc_program_open", c_int, POINTER(Rows), u32, u32, pointer, u64, u32, POINTER(pointer)),
         ("optcc_program_close", None, pointer),
         ("optcc_program_receives", u32, pointer),
@@ -169,6 +171,7 @@ def declare(lib: Any) -> Any:
         ("optcc_begin", c_int, pointer, pointer, POINTER(Call)),
         ("optcc_progress", u64, pointer),
         ("optcc_wait", c_int, pointer, POINTER(Until)),
+        ("optcc_run", c_int, pointer, pointer, POINTER(Call), POINTER(Until)),
         ("optcc_serve", None, pointer, u64),
         ("optcc_abandon", c_int, pointer, u64),
         ("optcc_done", None, pointer, POINTER(u32), POINTER(u32)),
@@ -181,7 +184,9 @@ def declare(lib: Any) -> Any:
         ("optcc_shm_lend", c_int, pointer, pointer, u64, c_int, POINTER(u32)),
         ("optcc_shm_unlend", c_int, pointer, u32),
         ("optcc_shm_reach", c_int, pointer, u32, u32, pointer, u64),
+        ("optcc_shm_peek", c_int, pointer, POINTER(u32)),
         ("optcc_shm_lent", u64, pointer),
+        ("optcc_shm_peeked", u64, pointer),
         ("optcc_gpu_bytes", u64, u32),
         ("optcc_gpu_slots", u64, u32, POINTER(u64)),
         ("optcc_gpu_open", c_int, pointer, u32, u64, POINTER(pointer)),
@@ -308,6 +313,8 @@ class NativeProgram:
         """As `open_program`."""
         lib = engine_library()
         self.pointer = open_program(lib, schedule, rank, lanes, segment_bytes)
+        self.call = Call()  # one at a time
+        self.call_at = byref(self.call)
         weakref.finalize(self, lib.optcc_program_close, self.pointer).atexit = False
 
     def landings(self) -> dict[int, float]:

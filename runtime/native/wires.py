@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv6Address
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from optcc.errors import InputError
 from optcc.machine.rdma import NicAddress
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array
-from optcc.runtime.devices.resident import LentGpuMemory
+from optcc.runtime.devices.resident import BLOCKS, PART_BYTES, LentGpuMemory
 from optcc.runtime.errors import PeerLostError, TransportError
 from optcc.runtime.messages import Cause
 from optcc.runtime.native.layout import Layout, Rates
@@ -49,9 +49,25 @@ from optcc.runtime.native.library import (
     engine_library,
 )
 
-GPU_SEGMENT_BYTES = 256 << 10
-"""What is sent as one of a GPU's memory, where each segment is some rounds between the host and the GPU: with a quarter
-of it, a run of 4 ranks at 400 Gb/s took nearly twice as long on an H200."""
+
+class GpuTuning(NamedTuple):
+    """Of the engine between GPUs.
+
+    segment : what is sent as one: each is some rounds between the host and the GPU
+    window : what is not acknowledged on a wire, at most: GPUs fold many segments side by side, and say late that they
+        have
+    blocks, part : as of `ResidentFolder`
+    """
+
+    segment: int = 256 << 10
+    window: int = 2 << 20
+    blocks: int = BLOCKS
+    part: int = PART_BYTES
+
+
+SHARED_GPU = GpuTuning()
+"""Where ranks may share a GPU, whose kernels all run at once. With segments of 64 KiB, a run of 4 ranks at 400 Gb/s
+took nearly twice as long on an H200."""
 
 UNDER_WAY = 64 << 20
 """Payloads under way to a rank, at most, in memory."""
@@ -372,6 +388,8 @@ class ShmWires(NativeWires):
             self.nics = PlayedNics(self._shm, opening.layout, opening.rank)
             opening.exchange(None)
             self._memory.seen()
+            peers = c_uint32()
+            demand(self._lib.optcc_shm_peek(self._shm, byref(peers)), "memory for what is read of other ranks")
         except BaseException:
             self.close()
             raise
@@ -414,6 +432,11 @@ class ShmWires(NativeWires):
     def lent(self) -> int:
         """How many payloads have been read where they lie, so far."""
         return int(self._lib.optcc_shm_lent(self._shm))
+
+    @property
+    def peeked(self) -> int:
+        """The same in memory that was not lent, which the kernel reads."""
+        return int(self._lib.optcc_shm_peeked(self._shm))
 
     def bug(self) -> str:
         """See NativeWires."""
