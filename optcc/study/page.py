@@ -628,7 +628,7 @@ STYLE = {
     "hot-repair": ("#CC79A7", "x--"),
     "nccl-tree": ("#009E73", "d--"),
 }
-TICKS = (1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20)
+TICKS = (1, 1.2, 1.5, 2, 3, 5, 10, 20)
 
 
 def size_figure(rows: list[Row]) -> Figure:
