@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 PACKAGES = ("numpy", "scipy", "cvxpy", "highspy")
 """What the figures may depend on."""
 NAN = float("nan")
-TWO_PHASES = "reduce-scatter, then allgather, each at its optimum"
+TWO_PHASES = "reduce-scatter, then allgather, of equal shards, each at its optimum"
 """What ForestColl's program finds for each of the two, on any fabric."""
 
 
