@@ -34,7 +34,7 @@ MARKER, VERSION = "optcc-sweep", "1"
 MAX_FILE_BYTES = 2**20
 NO_TIME = "0us"
 MAX_CELLS = 10**6
-PLACELESS = {"ring", "balance", "r2cc", "optcc-published"}
+PLACELESS = {"ring", "balance", "nccl-tree", "r2cc", "optcc-published"}
 """Algorithms that spread a transfer over a server's live NICs by their rates and order. On a flat fabric their `Routes`
 are the same, except for names, whichever of equal NICs are dead. Hot repair goes by each NIC's place, and our own
 families by its number (`optcc.schedule.nics`); the order of servers matters to all of them."""

@@ -65,7 +65,7 @@ if TYPE_CHECKING:
 PACKAGES = ("numpy", "scipy", "cvxpy", "highspy")
 """What the figures may depend on."""
 NAN = float("nan")
-TWO_PHASES = "reduce-scatter, then allgather, each at its optimum"
+TWO_PHASES = "reduce-scatter, then allgather, of equal shards, each at its optimum"
 """What ForestColl's program finds for each of the two, on any fabric."""
 
 
@@ -628,7 +628,7 @@ STYLE = {
     "hot-repair": ("#CC79A7", "x--"),
     "nccl-tree": ("#009E73", "d--"),
 }
-TICKS = (1, 1.02, 1.05, 1.1, 1.2, 1.5, 2, 3, 5, 10, 20)
+TICKS = (1, 1.2, 1.5, 2, 3, 5, 10, 20)
 
 
 def size_figure(rows: list[Row]) -> Figure:
