@@ -244,6 +244,24 @@ def test_strangers_in_a_file() -> None:
         read_text(text_of(0, {}).replace('host="server0', 'host="other'), "x.prom", PORTS)
 
 
+def test_lines_of_the_log_are_signs() -> None:
+    """Of our own NIC and of a peer's; who is back is no grave sign."""
+    lines = [
+        "NIC nic1 is lost; 1 of 2 NICs carry on",
+        "NIC nic0 of host server2 (process 6fe34ce7fd184ff5) is lost, as seen from nic0; 1 of 2 wires carry on",
+        "NIC nic1 is back; 2 of 2 NICs carry on",
+    ]
+    log = "\n".join(f"server1:77:78 [0] net.c:122 NCCL WARN NET/optcc: {line}" for line in lines)
+    found = read_text(log + "\n", "job.log", PORTS)
+    signs = [(PORTS.names[one.nic or 0], one.what, one.grave) for one in found.signs]
+    assert signs == [
+        ("server1/nic1", "event: lost, by optcc's plugin", True),
+        ("server2/nic0", "event: lost, by optcc's plugin", True),
+        ("server1/nic1", "event: back, by optcc's plugin", False),
+    ]
+    assert not any("trouble" in line for line in found.unused)
+
+
 @pytest.mark.long
 @pytest.mark.skipif(bool(MISSING), reason=MISSING)
 def test_a_slow_nic_of_a_job_is_diagnosed(built: Build, tmp_path: Path) -> None:
