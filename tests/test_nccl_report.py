@@ -187,6 +187,19 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
     assert faults(Build.make(tmp_path, source, "-O0"), tmp_path / "m")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["address,undefined", "thread"])
+def test_sanitizers_find_nothing(tmp_path: Path, kind: str) -> None:
+    """The thread that writes, beside the one that counts; some seconds of it."""
+    built = Build.make(tmp_path, flags=f"-O1 -g -fsanitize={kind} -fno-sanitize-recover=all")
+    (tmp_path / "m").mkdir()
+    env = {"OPTCC_METRICS": str(tmp_path / "m"), "OPTCC_RETURN_S": "100"}
+    outcome = run(built, loopback(2), messages=150, cuts=3, env=env)
+    assert not outcome.fault
+    assert not re.search("Sanitizer|runtime error", "\n".join(outcome.logged))
+    assert list((tmp_path / "m").iterdir()) == []
+
+
 # --- optcc diagnose ------------------------------------------------------------------------------------------------
 
 CLUSTER = Cluster.uniform(servers=4, nics=2, rate=Fraction(10**9))
