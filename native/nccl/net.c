@@ -331,7 +331,7 @@ static void tell_lost(struct route *r, uint64_t now_ns)
         return;
     r->told = 1;
     r->used_ns = now_ns;
-    if (link_left(r->link)) {
+    if (link_left(r->link) && !r->connections) { /* as processes do */
         INFO("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
         return;
     }
