@@ -139,11 +139,16 @@ def test_two_hundred_strikes(built: Build) -> None:
 
 def test_a_nic_that_is_lost_changes_the_plan(built: Build, tmp_path: Path) -> None:
     """And the calls after it go by the plan for what is left; all nodes take it at the same call."""
+    assert replans(built, tmp_path) == ""
+
+
+def replans(built: Build, folder: Path) -> str:
+    """What is wrong with three nodes, one of which loses a NIC; empty: nothing."""
     files, _ = prepared(Cluster.uniform(servers=3, nics=2, rate=Fraction(10**9)), 1)
     for name, text in files.items():
-        (tmp_path / name).write_text(text)
+        (folder / name).write_text(text)
     with fabric_of(3, 2) as fabric:
-        env = {"OPTCC_WIRES": "rdma", "OPTCC_PLANS": str(tmp_path), "OPTCC_RATES": "8,8"}
+        env = {"OPTCC_WIRES": "rdma", "OPTCC_PLANS": str(folder), "OPTCC_RATES": "8,8", "HARNESS_LIMIT_S": "100"}
         prefix = hosts_of(fabric, [2, 2, 2])
         with Ranks(built, loopback(3, 1), calls=500, connections=1, prefix=prefix, env=env) as ranks:
             log = ranks.folder / "log.0"
@@ -151,11 +156,11 @@ def test_a_nic_that_is_lost_changes_the_plan(built: Build, tmp_path: Path) -> No
                 time.sleep(0.01)
             fabric.down("host2/mlx5_1")
             outcome = ranks.outcome()
-    assert not outcome.fault
     taken = plans_taken(outcome)
-    assert (taken[0], taken[-1]) == ("now.plan", "0001.plan")
-    first = [re.findall(r"from call (\d+) on by 0001.plan", one)[0] for one in outcome.logged]
-    assert len(set(first)) == 1
+    first = {tuple(re.findall(r"from call (\d+) on by 0001.plan", one)[:1]) for one in outcome.logged}
+    if (taken[0], taken[-1], len(first)) != ("now.plan", "0001.plan", 1):
+        return f"{taken} {first} {outcome.fault}"
+    return outcome.fault
 
 
 def test_a_process_that_ends_is_known_at_once(built: Build) -> None:
@@ -172,7 +177,9 @@ def ends(built: Build) -> str:
                 time.sleep(0.01)
             ranks.processes[1].kill()
             outcome = ranks.outcome()
-    return "" if outcome.codes[0] == 1 and "its process has ended" in outcome.logged[0] else outcome.fault
+    return (
+        "" if outcome.codes[0] == 1 and re.search("WARN .*its process has ended", outcome.logged[0]) else outcome.fault
+    )
 
 
 # --- which wires ---------------------------------------------------------------------------------------------------
@@ -188,7 +195,10 @@ def one(built: Build, **env: str) -> Outcome:
 @pytest.mark.parametrize(
     ("env", "told"),
     [
-        ({}, "[0]mlx5_0 200000 Mb/s [1]mlx5_1 200000 Mb/s, by RDMA over InfiniBand"),
+        (
+            {},
+            "[0]mlx5_0 200000 Mb/s [1]mlx5_1 200000 Mb/s, by RDMA over InfiniBand, segments of 128 KiB, windows of 512",
+        ),
         ({"NCCL_IB_HCA": "^mlx5_0"}, "using [0]mlx5_1 200000 Mb/s, by RDMA"),
         ({"NCCL_IB_HCA": "=mlx5_1:1"}, "using [0]mlx5_1 200000 Mb/s, by RDMA"),
         ({"NCCL_IB_HCA": "mlx5_1:2"}, "no RDMA: no RDMA device has a port with a link"),
@@ -236,6 +246,9 @@ MUTANTS = {
     "all payloads have one place": (
         "wires_verbs.c", "w->place = w->place + 1 == v->receives ? 0 : w->place + 1;", "w->place = 0;"
     ),
+    "a node does not take the plan that is granted": (
+        "nccl/groups.c", "add_grant(g, note->row, note->offset", "add_grant(g, 0, note->offset"
+    ),
     "the end of a process is not seen": (
         "nccl/link.c", "            l->left_ns = clock_ns();", "            l->left_ns = 0;"
     ),
@@ -253,6 +266,10 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
     built = Build.make(tmp_path, source, "-O1")
     if "end of a process" in mutant:
         assert ends(built)
+        return
+    if "granted" in mutant:
+        (tmp_path / "plans").mkdir()
+        assert replans(built, tmp_path / "plans")
         return
     with fabric_of(2, 2) as fabric:
         for name in fabric.every():  # what is overwritten too early is still on its way

@@ -187,6 +187,19 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
     assert faults(Build.make(tmp_path, source, "-O0"), tmp_path / "m")
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["address,undefined", "thread"])
+def test_sanitizers_find_nothing(tmp_path: Path, kind: str) -> None:
+    """The thread that writes, beside the one that counts; some seconds of it."""
+    built = Build.make(tmp_path, flags=f"-O1 -g -fsanitize={kind} -fno-sanitize-recover=all")
+    (tmp_path / "m").mkdir()
+    env = {"OPTCC_METRICS": str(tmp_path / "m"), "OPTCC_RETURN_S": "100"}
+    outcome = run(built, loopback(2), messages=150, cuts=3, env=env)
+    assert not outcome.fault
+    assert not re.search("Sanitizer|runtime error", "\n".join(outcome.logged))
+    assert list((tmp_path / "m").iterdir()) == []
+
+
 # --- optcc diagnose ------------------------------------------------------------------------------------------------
 
 CLUSTER = Cluster.uniform(servers=4, nics=2, rate=Fraction(10**9))
@@ -242,6 +255,24 @@ def test_strangers_in_a_file() -> None:
     assert "wires to hosts or NICs" in found.unused[-1]
     with pytest.raises(InputError, match="a host that the topology does not have"):
         read_text(text_of(0, {}).replace('host="server0', 'host="other'), "x.prom", PORTS)
+
+
+def test_lines_of_the_log_are_signs() -> None:
+    """Of our own NIC and of a peer's; who is back is no grave sign."""
+    lines = [
+        "NIC nic1 is lost; 1 of 2 NICs carry on",
+        "NIC nic0 of host server2 (process 6fe34ce7fd184ff5) is lost, as seen from nic0; 1 of 2 wires carry on",
+        "NIC nic1 is back; 2 of 2 NICs carry on",
+    ]
+    log = "\n".join(f"server1:77:78 [0] net.c:122 NCCL WARN NET/optcc: {line}" for line in lines)
+    found = read_text(log + "\n", "job.log", PORTS)
+    signs = [(PORTS.names[one.nic or 0], one.what, one.grave) for one in found.signs]
+    assert signs == [
+        ("server1/nic1", "event: lost, by optcc's plugin", True),
+        ("server2/nic0", "event: lost, by optcc's plugin", True),
+        ("server1/nic1", "event: back, by optcc's plugin", False),
+    ]
+    assert not any("trouble" in line for line in found.unused)
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from dataclasses import replace
 from optcc.diagnose.evidence import IN, NOTHING, OUT, Evidence, NicDirections, Observation, Sign, port
 from optcc.discover.nccl_log import FLUSHED, STATUS, FailedCompletion, Log, parse_log
 
-GRAVE = ("port error", "port_err", "device fatal", "fatal", "catastrophic", "ibv_", "lid change")
+GRAVE = ("port error", "port_err", "device fatal", "fatal", "catastrophic", "ibv_", "lid change", "lost, by optcc")
 MOST_SIGNS = 64
 
 
@@ -36,7 +36,8 @@ def read_log(text: str, source: str, ports: NicDirections) -> Evidence:
         signs.append(Sign(f"{source}:{failure.line}", what, server, own[0] if len(own) == 1 else None))
     for event in log.events:
         server_or_none = ports.server(event.host)
-        nic = ports.nic(server_or_none, event.nic) if server_or_none is not None and event.nic else None
+        name = ports.facts.interfaces.get((server_or_none or "", event.nic), event.nic)
+        nic = ports.nic(server_or_none, name) if server_or_none is not None and event.nic else None
         if server_or_none is None or (event.nic and nic is None):
             unplaced[_who(event.host, event.nic)] += 1
             continue

@@ -40,6 +40,7 @@ _CALL = re.compile(
     r"Call to (ibv_\w{1,40}) failed with (?:error )?(.{1,80}?),? on dev ([\w.+-]{1,80}):(\d{1,3})\b.{0,400}"
 )
 _SPEED = re.compile(r"NET/IB ?: ([\w.+-]{1,80}):(\d{1,3}) speed change detected: (\d{1,9}) -> (\d{1,9}) Mbps")
+_PLUGIN = re.compile(r"NET/optcc: NIC ([\w.+:%-]{1,80}) (?:of host (\S{1,80}) .{0,60})?is (lost|back)[;,]")
 
 STATUS = {"12": "transport retries exceeded (12): no answer from the other side", "13": "receiver not ready (13)",
                 "10": "remote access error (10)", "4": "local protection error (4)"}  # fmt: skip
@@ -126,6 +127,8 @@ def event_in(said: str, line: int, host: str) -> Event | None:
     if "speed change" in said and (speed := _SPEED.search(said)):
         what = f"speed changed from {int(speed[3]) // 1000} to {int(speed[4]) // 1000} Gb/s"
         return Event(line, host, port_name(speed[1], speed[2]), what, int(speed[4]))
+    if "NET/optcc" in said and (own := _PLUGIN.search(said)):
+        return Event(line, own[2] or host, own[1], f"{own[3]}, by optcc's plugin")
     return None
 
 
