@@ -1,6 +1,6 @@
 """What is achievable: bounds, shares, and the convex programs behind them.
 
-Imported by: api, cli, export, planner, reports, schedule, serve, study.
+Imported by: api, cli, export, planner, reports, schedule, serve.
 Imports: machine, schedule, simulation, values.
 """
 

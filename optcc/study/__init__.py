@@ -1,5 +1,5 @@
 """Grids of topologies x failures x sizes as tables: `optcc sweep`, and `optcc reproduce`, whose page is made of such.
 
 Imported by: cli, diagnose.
-Imports: api, discover, files, machine, planner, plans, schedule, simulation, theory, values.
+Imports: api, discover, files, machine, planner, plans, schedule, simulation, values.
 """
