@@ -21,7 +21,7 @@ import numpy as np
 import pytest
 
 from optcc.runtime import messages
-from optcc.runtime.codec import encode
+from optcc.runtime.codec import decode, encode
 from optcc.runtime.control import channel as control_module
 from optcc.runtime.control import connecting, router
 from optcc.runtime.control.channel import Control
@@ -43,7 +43,21 @@ from optcc.runtime.control.connecting import (
 )
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.errors import PeerLateError, RankFailedError, TransportError
-from optcc.runtime.messages import PIECE, AskCall, AskTime, Broken, Halt, Payload, Renew, RunFailed, Saw, Share
+from optcc.runtime.messages import (
+    FROM_RANK,
+    PIECE,
+    AskCall,
+    AskTime,
+    Broken,
+    Halt,
+    HasCalled,
+    Payload,
+    Renew,
+    RunFailed,
+    Saw,
+    Share,
+    Shrink,
+)
 from tests.control_star import DOOR, SECRET, eventually, gather, member, opened, parcel, star, together, verdict, works
 from tests.free_port import free_port
 
@@ -251,6 +265,20 @@ def test_last_words_are_not_lost_to_what_is_still_said(properly: bool) -> None:
     leaving.join(10)
     assert not leaving.is_alive(), "it waits no longer than for that"
     rank.__exit__()
+
+
+def test_nothing_is_said_of_an_old_group_once_a_rank_goes_on() -> None:
+    """The hub would take it for a word of the new one; which its own end of the connection says."""
+    near, far = socket.socketpair()
+    old = Control(Connection(near.detach()), 1, 3)
+    for message in (HasCalled(1, "before"), Shrink(1.0, []), HasCalled(1, "behind"), Shrink(1.0, [0])):
+        old.tell(message)
+    with old.heir(0, 2) as new:
+        new.tell(HasCalled(1, "new"))
+    heard = Connection(far.detach())
+    said = [decode(heard.recv_bytes(), FROM_RANK) for _ in range(4)]
+    assert said == [HasCalled(1, "before"), Shrink(1.0, []), Shrink(1.0, [0]), HasCalled(1, "new")]
+    heard.close()
 
 
 def test_a_rank_does_not_wait_for_ever_for_a_hub_to_hang_up() -> None:

@@ -26,9 +26,9 @@ def play(seeds: range, **but: Any) -> str:
 
 
 @pytest.mark.parametrize("count", [200, pytest.param(SEEDS, marks=pytest.mark.long)])
-def test_jobs_in_which_much_fails(count: int, request: pytest.FixtureRequest) -> None:
-    first = int(request.config.getoption("--hypothesis-seed")) * SEEDS
-    assert play(range(first, first + count)) == ""
+def test_jobs_in_which_much_fails(count: int) -> None:
+    """Always the same ones; `python -m tests.control_world FIRST LAST` plays others."""
+    assert play(range(count)) == ""
 
 
 def test_a_seed_gives_the_same_again() -> None:

@@ -59,7 +59,7 @@ def survived(seed: int, victims: Mapping[int, float], world: int) -> list[str]:
     last = [json.loads(out) for out, _ in said.values()]
     expected = {"world": len(alive), "ranks": sum(1 << rank for rank in alive), "wrong": 0}
     wrong = [f"{each}, expected {expected}" for each in last if {name: each[name] for name in expected} != expected]
-    verdicts = {"".join(each["told"][:1]) for each in last}  # of a second one some are told: who had the group already
+    verdicts = {*(tuple(each["told"][:1]) for each in last)}  # of a second one some are told: who had the group already
     return wrong + ([f"told different things: {verdicts}"] if len(verdicts) > 1 else [])
 
 

@@ -53,6 +53,7 @@ from optcc.runtime.messages import (
     RunFailed,
     Share,
     SharedValues,
+    Shrink,
     Time,
 )
 
@@ -151,6 +152,7 @@ class Control:
         self.regrouped: Regroup | None = None
         self._connection = connection
         self._sending = threading.Lock()  # a rank's second thread tells, too
+        self._goes_on = False  # has said Shrink
         self._failed: RunFailed | None = None  # the verdict, once it has been read
         self._turn = 0
         self._shared: dict[int, list[Json]] = {}
@@ -251,12 +253,15 @@ class Control:
             self._take()
 
     def tell(self, message: FromRank) -> None:
-        """Send to the hub."""
+        """Send to the hub; nothing but Shrink behind Shrink, for it would be taken for a word of the next group's."""
         data = encode(message)
         if len(data) > FRAME_LIMIT:
             raise TransportError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
         try:
             with self._sending:
+                self._goes_on = self._goes_on or isinstance(message, Shrink)
+                if self._goes_on and not isinstance(message, Shrink):
+                    return
                 self._connection.send_bytes(self._ours.seal(data))
         except OSError as error:
             raise HubLostError(f"lost the hub: {error}") from error

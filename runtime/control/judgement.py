@@ -330,6 +330,9 @@ class Hub:
             self._wanting.clear()
             self.say(told, Regroup([], sorted(self.awaited)))
             return
+        self._ended = self._mine not in going  # it lives, and has not come in time
+        if self._ended:
+            return
         if self.failed and not self.follows:
             self._behind.update({number: self.failed for number in self.numbers if number not in going})
         self._begin(going)

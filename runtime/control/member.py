@@ -741,6 +741,8 @@ class Member:
                             self._tell_notes()
                 finally:
                     self._lock.release()
+            elif self.failed:
+                pass
             elif self.operation != seen:
                 seen, ask_at = self.operation, time.monotonic() + ASK_S
             elif self._on_renew and time.monotonic() > ask_at:  # who has plans that stay makes calls that cannot differ
