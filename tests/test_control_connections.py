@@ -47,8 +47,10 @@ class Proxy:
                 near, _ = self._listener.accept()
                 try:
                     far = socket.create_connection(self._hub)
-                except OSError:  # the hub is not there yet
+                except OSError:  # the hub is not there yet, or no more: then nobody listens
                     near.close()
+                    if self._ends:
+                        self._listener.close()
                     continue
                 self._ends = [near, far]
                 threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
