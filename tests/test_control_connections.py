@@ -68,7 +68,8 @@ class Proxy:
     def close(self) -> None:
         """Both connections, at once."""
         for end in self._ends:
-            end.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # the other end may have heard of the first one
+                end.shutdown(socket.SHUT_RDWR)
 
     def reset(self) -> None:
         """As a firewall does that forgets them."""
