@@ -63,6 +63,7 @@ class Proxy:
                     data = data[: self._left]
                     self._left -= len(data)
                 sink.sendall(data)
+        with contextlib.suppress(OSError):  # also where the source was reset
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
