@@ -47,8 +47,10 @@ class Proxy:
                 near, _ = self._listener.accept()
                 try:
                     far = socket.create_connection(self._hub)
-                except OSError:  # the hub is not there yet
+                except OSError:  # the hub is not there yet, or no more: then nobody listens
                     near.close()
+                    if self._ends:
+                        self._listener.close()
                     continue
                 self._ends = [near, far]
                 threading.Thread(target=self._pump, args=(near, far, True), daemon=True).start()
@@ -61,12 +63,14 @@ class Proxy:
                     data = data[: self._left]
                     self._left -= len(data)
                 sink.sendall(data)
+        with contextlib.suppress(OSError):  # also where the source was reset
             sink.shutdown(socket.SHUT_WR)
 
     def close(self) -> None:
         """Both connections, at once."""
         for end in self._ends:
-            end.shutdown(socket.SHUT_RDWR)
+            with contextlib.suppress(OSError):  # the other end may have heard of the first one
+                end.shutdown(socket.SHUT_RDWR)
 
     def reset(self) -> None:
         """As a firewall does that forgets them."""
