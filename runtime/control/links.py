@@ -90,6 +90,10 @@ idle on a busy machine; twice as much makes a black hole take twice as long to f
 KNOCK_S = 0.01
 """The first pause before a lost wire is tried again, up to 16 times as long later."""
 
+HEARSAY_S = 2.0
+"""A rank that has heard of a loss, and has no wires there, waits so long for the hub's word: twice the time in which
+the hub hears the others."""
+
 ALONE_S = 0.3
 """At least so long for a wire to come back, where none is left: two of the pauses between knocks. A NIC that has been
 silent sends again what was lost by its own timer, a quarter of a second: its wire may be left meanwhile, and is made
@@ -447,8 +451,11 @@ class Links:
         """This rank is to blame when all its NICs that reach the peer are down, else the peer."""
         self._take_notes()
         reach = [nic for far, nic, _, _ in self._wires.ends if far == peer]
+        end = time.monotonic() + HEARSAY_S
+        while not reach and time.monotonic() < end:  # others have found it, who know more: they tell the hub
+            self.poll(end)
         waited = f", none has come back within {within_s:.3g} s" if within_s else ""
-        severed = NicsLostError if {*reach} <= self._down else FlowSeveredError
+        severed = NicsLostError if reach and {*reach} <= self._down else FlowSeveredError
         return severed(peer, f"no wire left of {len(reach)}{waited}")
 
     def _late(self, within_s: float) -> None:
