@@ -447,15 +447,13 @@ void optcc_gpu_close(struct optcc_gpu *gpu); /* after its programs, and when no 
 /* As optcc_program_use. Payloads that come must be where the GPU reaches them: lent by wires_shm.c, by CUDA IPC. */
 int optcc_gpu_use(struct optcc_gpu *gpu, struct optcc_program *program, void *early);
 /* A kernel for `type` and `op` is about to be started, on the stream of the one before, with `first`, the number of its
- * first job. AGAIN: one has not been told to end, or dozens have not ended; LOST: the GPU has failed. */
+ * first job. AGAIN: one has not been told to end, or dozens have not ended. */
 int optcc_gpu_launch(struct optcc_gpu *gpu, enum optcc_type type, enum optcc_op op, uint64_t *first);
 /* OK: all that was given is done. After `launch` that means that the kernel runs, and the buffer is as its stream has
- * left it: only now may the collective begin. After `end`: that it ends. AGAIN, or LOST. */
+ * left it: only now may the collective begin. After `end`: that it ends. Else AGAIN. */
 int optcc_gpu_idle(struct optcc_gpu *gpu);
 /* The collective has ended: so does the kernel, and its stream goes on. BAD: none was launched. */
 int optcc_gpu_end(struct optcc_gpu *gpu);
-/* The GPU has failed: nothing that it was given will be done. What runs ends with LOST, this rank being the lost one. */
-void optcc_gpu_fail(struct optcc_gpu *gpu);
 
 /* What the kernel does, on the processor: where there is no GPU. `step` looks at `most` blocks, drawn from a seed, does
  * the next job of each if it is there, and returns how many blocks have not ended. */
