@@ -192,7 +192,8 @@ struct optcc_config {
     uint64_t return_ns;     /* a peer that owes something and does not answer by any wire for so long is given up */
     uint64_t alone_ns;      /* likewise where no wire leads to it; 0: as return_ns */
     uint64_t spin_ns;       /* `optcc_wait` looks for so long before it sleeps */
-    uint64_t yields;        /* not 0: then others that want the processor get it after each look that finds nothing */
+    uint64_t yields;        /* after so many looks in a row that find nothing each further one gives the processor to
+                               others that want it; 0: it does so now and then */
 };
 
 #define OPTCC_BESIDE 2
