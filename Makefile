@@ -40,6 +40,8 @@ help:
 	@echo "make bench-inside    GPUs as ranks, table in docs/"
 	@echo "make bench-communicator  the communicator's latency against Gloo, table in docs/ (after make torch)"
 	@echo "make bench-torch-backend  the same of torch's backend, table in docs/ (after make torch)"
+	@echo "make bench-mpi       the communicator's calls beside OpenMPI's and MPICH's (its first lines say how these get here), table in docs/"
+	@echo "make bench-gpu-communicator  the communicator on GPUs' arrays beside NCCL (2 GPUs, torch), table in docs/"
 	@echo "make bench-gpu-ranks ranks on GPUs against the bound, table in docs/"
 	@echo "make bench-fabric    what played NICs keep of their rate, and what goes over them (perftest; with a GPU, more), page in docs/"
 	@echo "make bench-nccl-played  NCCL over played NICs that are slow or break (4 GPUs, torch), table in docs/"

@@ -192,7 +192,8 @@ struct optcc_config {
     uint64_t return_ns;     /* a peer that owes something and does not answer by any wire for so long is given up */
     uint64_t alone_ns;      /* likewise where no wire leads to it; 0: as return_ns */
     uint64_t spin_ns;       /* `optcc_wait` looks for so long before it sleeps */
-    uint64_t yields;        /* not 0: then others that want the processor get it after each look that finds nothing */
+    uint64_t yields;        /* after so many looks in a row that find nothing each further one gives the processor to
+                               others that want it; 0: it does so now and then */
 };
 
 #define OPTCC_BESIDE 2
@@ -447,15 +448,13 @@ void optcc_gpu_close(struct optcc_gpu *gpu); /* after its programs, and when no 
 /* As optcc_program_use. Payloads that come must be where the GPU reaches them: lent by wires_shm.c, by CUDA IPC. */
 int optcc_gpu_use(struct optcc_gpu *gpu, struct optcc_program *program, void *early);
 /* A kernel for `type` and `op` is about to be started, on the stream of the one before, with `first`, the number of its
- * first job. AGAIN: one has not been told to end, or dozens have not ended; LOST: the GPU has failed. */
+ * first job. AGAIN: one has not been told to end, or dozens have not ended. */
 int optcc_gpu_launch(struct optcc_gpu *gpu, enum optcc_type type, enum optcc_op op, uint64_t *first);
 /* OK: all that was given is done. After `launch` that means that the kernel runs, and the buffer is as its stream has
- * left it: only now may the collective begin. After `end`: that it ends. AGAIN, or LOST. */
+ * left it: only now may the collective begin. After `end`: that it ends. Else AGAIN. */
 int optcc_gpu_idle(struct optcc_gpu *gpu);
 /* The collective has ended: so does the kernel, and its stream goes on. BAD: none was launched. */
 int optcc_gpu_end(struct optcc_gpu *gpu);
-/* The GPU has failed: nothing that it was given will be done. What runs ends with LOST, this rank being the lost one. */
-void optcc_gpu_fail(struct optcc_gpu *gpu);
 
 /* What the kernel does, on the processor: where there is no GPU. `step` looks at `most` blocks, drawn from a seed, does
  * the next job of each if it is there, and returns how many blocks have not ended. */

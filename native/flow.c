@@ -1150,7 +1150,7 @@ static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 int optcc_wait(struct optcc_engine *e, const struct optcc_until *until)
 {
     const uint64_t begun_ns = e->wires->now(e->self);
-    uint64_t moved_ns = begun_ns;
+    uint64_t moved_ns = begun_ns, barren = 0;
     for (uint32_t round = 1; e->program; round++) {
         const uint64_t happened = e->happened, wake_ns = optcc_progress(e);
         uint32_t done, rows;
@@ -1159,11 +1159,12 @@ int optcc_wait(struct optcc_engine *e, const struct optcc_until *until)
         if (until->rows != UINT64_MAX && (optcc_done(e, &done, &rows), done >= until->rows))
             return OPTCC_AGAIN;
         const int still = e->happened == happened;
+        barren = still ? barren + 1 : 0;
         if (!still)
             moved_ns = e->now_ns;
         const int idle = still && since(e, moved_ns) >= e->config.spin_ns;
         if (round % PATIENCE && !idle) {
-            if (still && e->config.yields)
+            if (e->config.yields && barren >= e->config.yields)
                 sched_yield();
             continue;
         }

@@ -43,7 +43,7 @@ struct optcc_gpu {
     uint64_t next, unfinished; /* jobs: the next one's number; all below are known to be done */
     enum optcc_type type;
     enum optcc_op op;
-    int running, lost;
+    int running;
 };
 
 struct optcc_gpu_twin {
@@ -119,7 +119,7 @@ static int begin(void *self, const struct optcc_job *job, uint64_t *ticket)
 {
     struct optcc_gpu *g = self;
     const uint64_t to = (uintptr_t)job->to, from = (uintptr_t)job->from, beyond = UINT64_C(1) << ROUND_BIT;
-    if (g->lost || !g->running || job->bytes > OPTCC_MAX_SEGMENT || to >= beyond || from >= beyond ||
+    if (!g->running || job->bytes > OPTCC_MAX_SEGMENT || to >= beyond || from >= beyond ||
         (job->fold && (job->type != g->type || job->op != g->op)))
         return OPTCC_LOST;
     const uint64_t asked = (job->bytes + g->part_bytes - 1) / g->part_bytes;
@@ -143,7 +143,7 @@ static int done(void *self, uint64_t ticket)
     const uint64_t first = ticket >> TICKET_BIT, parts = ticket & ((1 << TICKET_BIT) - 1);
     for (uint64_t i = 0; i < parts; i++)
         if (!is_done(g, first + i))
-            return g->lost ? OPTCC_LOST : OPTCC_AGAIN;
+            return OPTCC_AGAIN;
     return OPTCC_OK;
 }
 
@@ -164,8 +164,6 @@ int optcc_gpu_launch(struct optcc_gpu *g, enum optcc_type type, enum optcc_op op
 {
     if ((unsigned)op >= OPTCC_OPS || !optcc_type_bytes(type))
         return OPTCC_BAD;
-    if (g->lost)
-        return OPTCC_LOST;
     all_done(g); /* kernels of one stream run one after another: this one may be given jobs before the last has ended */
     if (g->running || g->next + 2 * g->blocks > g->unfinished + SLOTS)
         return OPTCC_AGAIN;
@@ -177,7 +175,7 @@ int optcc_gpu_launch(struct optcc_gpu *g, enum optcc_type type, enum optcc_op op
     return OPTCC_OK;
 }
 
-int optcc_gpu_idle(struct optcc_gpu *g) { return all_done(g) ? OPTCC_OK : g->lost ? OPTCC_LOST : OPTCC_AGAIN; }
+int optcc_gpu_idle(struct optcc_gpu *g) { return all_done(g) ? OPTCC_OK : OPTCC_AGAIN; }
 
 int optcc_gpu_end(struct optcc_gpu *g)
 {
@@ -187,8 +185,6 @@ int optcc_gpu_end(struct optcc_gpu *g)
     each_block(g, END);
     return OPTCC_OK;
 }
-
-void optcc_gpu_fail(struct optcc_gpu *g) { g->lost = 1; }
 
 /* ---- the twin ---------------------------------------------------------------------------------------------------- */
 

@@ -372,7 +372,7 @@ MUTANTS = {
     "what a lost wire carried is forgotten": Mutant(
         "flow.c", "o->is == FLYING && o->wire == w->index)", "o->is == FLYING && o->wire == w->index && 0)"
     ),
-    "folds as they come": Mutant("program.c", "r->before == 0 ? IN_PLACE : EARLY", "IN_PLACE"),
+    "folds as they come": Mutant("program.c", "r->beside || r->before ? EARLY : IN_PLACE", "IN_PLACE"),
     "what lands beside is summed up from above": Mutant(
         "program.c", "rows->src[r->row] < rank", "rows->src[r->row] > rank"
     ),

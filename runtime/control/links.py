@@ -59,6 +59,9 @@ from optcc.runtime.native.library import (
 from optcc.runtime.native.wires import SHARED_GPU, NativeWires, Opening
 from optcc.schedule import Port, Schedule
 
+LOOKS = 4
+"""So many looks that find nothing, about a microsecond, a rank keeps its core to itself where there is one for each. On
+a busy machine two ranks may be on one core; with 256, 4 KiB took them 107 us where it takes 68."""
 SPIN_NS, SHARED_SPIN_NS = 200_000, 50_000
 """A rank looks for so long before it sleeps; the second where ranks share cores, which it gives away after each look:
 to be woken takes longer than that."""
@@ -89,6 +92,10 @@ idle on a busy machine; twice as much makes a black hole take twice as long to f
 
 KNOCK_S = 0.01
 """The first pause before a lost wire is tried again, up to 16 times as long later."""
+
+HEARSAY_S = 2.0
+"""A rank that has heard of a loss, and has no wires there, waits so long for the hub's word: twice the time in which
+the hub hears the others."""
 
 ALONE_S = 0.3
 """At least so long for a wire to come back, where none is left: two of the pauses between knocks. A NIC that has been
@@ -282,7 +289,7 @@ class Links:
             return_ns=NEVER // 4,  # a rank that is stopped is late, not lost: who is lost others say
             alone_ns=int(max(ALONE_S, min(self._back_s, 1e9)) * SECOND),
             spin_ns=SHARED_SPIN_NS if crowded else SPIN_NS,
-            yields=crowded,
+            yields=1 if crowded else LOOKS,
         )
 
     def lend(self, buffer: DeviceArray) -> None:
@@ -447,8 +454,11 @@ class Links:
         """This rank is to blame when all its NICs that reach the peer are down, else the peer."""
         self._take_notes()
         reach = [nic for far, nic, _, _ in self._wires.ends if far == peer]
+        end = time.monotonic() + HEARSAY_S
+        while not reach and time.monotonic() < end:  # others have found it, who know more: they tell the hub
+            self.poll(end)
         waited = f", none has come back within {within_s:.3g} s" if within_s else ""
-        severed = NicsLostError if {*reach} <= self._down else FlowSeveredError
+        severed = NicsLostError if reach and {*reach} <= self._down else FlowSeveredError
         return severed(peer, f"no wire left of {len(reach)}{waited}")
 
     def _late(self, within_s: float) -> None:

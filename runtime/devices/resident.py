@@ -103,7 +103,7 @@ class ResidentFolder:
         """Start the kernel, behind what `stream` has been given so far. What it is given from now on waits for `end`.
 
         stream : a CUDA stream of the caller, of whichever library; `Gpu.stream` if None
-        Raises InputError for memory that a job cannot name, RuntimeError while a kernel runs or after the GPU failed.
+        Raises InputError for memory that a job cannot name, RuntimeError while a kernel runs.
         """
         if buffer.address + buffer.nbytes > HIGHEST:
             raise InputError("an address that a job cannot name", where="buffer", got=hex(buffer.address))
@@ -116,7 +116,7 @@ class ResidentFolder:
             if time.monotonic() > until:
                 raise RuntimeError("kernels of earlier collectives do not end")
         if result != OK:
-            raise RuntimeError("this GPU has failed")
+            raise RuntimeError(f"the kernel is not to be had: {result}")
         self._running = True
         self._collected = gc.isenabled()
         gc.disable()  # what is collected may free GPU memory

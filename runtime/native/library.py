@@ -195,7 +195,6 @@ def declare(lib: Any) -> Any:
         ("optcc_gpu_launch", c_int, pointer, c_int, c_int, POINTER(u64)),
         ("optcc_gpu_idle", c_int, pointer),
         ("optcc_gpu_end", c_int, pointer),
-        ("optcc_gpu_fail", None, pointer),
         ("optcc_gpu_twin_open", c_int, pointer, u32, c_int, c_int, u64, u64, POINTER(pointer)),
         ("optcc_gpu_twin_step", u32, pointer, u32),
         ("optcc_gpu_twin_close", None, pointer),
