@@ -113,7 +113,9 @@ def try_depths(
     most = max(1, min(offer.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
     if offer.shortlist is not None:
         for place, recipe in enumerate(offer.shortlist()):
-            attempt(place, recipe)
+            fastest_s = min((one.time_s for one in tried.values()), default=inf)
+            if offer.least_of is None or offer.least_of(recipe) < min(fastest_s, best_s):
+                attempt(place, recipe)
         return list(tried.values())
     if not per_chunk:  # deeper is never slower, and hardly faster
         most = min(most, offer.guess or DEFAULT_SEGMENTS)

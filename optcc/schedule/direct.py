@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, chain, pairwise, permutations
 from math import ceil, log, sqrt
 from operator import itemgetter
@@ -37,6 +37,7 @@ from optcc.schedule.nics import (
     common_rails,
     differ,
     direct_uplink_s,
+    fastest_nic,
     fewest_nics_first,
     have_spare_time,
     in_lanes,
@@ -466,15 +467,27 @@ class NoneStarves(Finder):
         ranks = len(cluster.ranks)
         return max(1, MAX_CHUNKS // (2 * ranks * (ranks - 1)))
 
-    def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
-        """The bytes of two ranks for each other, data first, follow their slots."""
+    def _slots(self, recipe: DirectExchange, cluster: Cluster) -> tuple[list[int], SlotColumns, Fraction]:
+        """The ranks in an order, their slots, numbered by places in that order, and what a chunk costs, in ticks."""
         used = self.used(cluster)
         # Alike ranks side by side, so that slots do not depend on which ranks have lost NICs.
         order = sorted(range(len(used)), key=lambda rank: (len(used[rank]), [*used[rank]], rank))
         live = tuple(tuple(used[rank]) for rank in order)
         cost = recipe.chunk * HALF
         # A pair with next to no data has no step: it uses its first common rail.
-        slots = worthwhile(slots_of(live, recipe.segments).with_all(live, HALF), ceil(cost))
+        return order, worthwhile(slots_of(live, recipe.segments).with_all(live, HALF), ceil(cost)), cost
+
+    def least_s(self, recipe: DirectExchange, cluster: Cluster, nbytes: int, costs: Costs) -> float:
+        """The mean over all NICs of their bytes and chunks, of which every slot has one, if it has some bytes."""
+        _, arranged = fewest_nics_first(cluster)
+        slots, nics = len(self._slots(recipe, arranged)[1].pair), sum(map(len, self.used(arranged)))
+        moved = 2 * (len(cluster.ranks) - 1) * nbytes
+        chunks = slots if moved >= 64 * GRANULE * slots else 0
+        return float((moved / fastest_nic(cluster) + chunks * costs.per_chunk) / nics + 2 * costs.alpha)
+
+    def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
+        """The bytes of two ranks for each other, data first, follow their slots."""
+        order, slots, cost = self._slots(recipe, cluster)
         section = list(pairwise(cuts_by(0, nbytes, self.shares(cluster)).tolist()))
         pairs, pieces = [], list[SectionPart]()
         for i, k in permutations(order, 2):
@@ -1295,6 +1308,11 @@ class DirectExchange(Recipe):
                     by_rate=False,
                     deepest=max(form.numbers) if name == NoneStarves.name else None,
                     least_s=float(fluid_s + chunks * own.per_chunk + 2 * costs.alpha),
+                    least_of=(
+                        partial(finder.least_s, cluster=cluster, nbytes=bound.nbytes, costs=costs)
+                        if isinstance(finder, NoneStarves) and lanes == 1
+                        else None
+                    ),
                 )
                 found.append((float(fluid_s) + 2 * float(bound.seconds) / _root(bound, own), len(found), offer))
         return [offer for _, _, offer in sorted(found, key=itemgetter(0, 1))[:KINDS]]
