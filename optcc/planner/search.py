@@ -4,7 +4,8 @@ A model of each family would have to be right about fill, latency and chunk cost
 already is. A `CandidateFamily` is one family with its number of segments left open. It names the numbers that are worth
 a try. Or they are searched. Times fall and then rise with the segments. From a first guess the number is doubled, up
 and down, until the plan gets slower. Then the numbers halfway between the best and its neighbours are tried. Families
-come in the order of what they take at least; one that cannot be faster than what was tried is left out.
+come in the order of what they take at least. What cannot be faster than what was tried, a family or a recipe of a
+shortlist, is left out.
 """
 
 from __future__ import annotations
