@@ -467,27 +467,22 @@ class NoneStarves(Finder):
         ranks = len(cluster.ranks)
         return max(1, MAX_CHUNKS // (2 * ranks * (ranks - 1)))
 
-    def _slots(self, recipe: DirectExchange, cluster: Cluster) -> tuple[list[int], SlotColumns, Fraction]:
-        """The ranks in an order, their slots, numbered by places in that order, and what a chunk costs, in ticks."""
+    def least_s(self, recipe: DirectExchange, cluster: Cluster, nbytes: int, costs: Costs) -> float:
+        """The mean over all NICs of their bytes and chunks; what these wait for is not looked at."""
+        _, arranged = fewest_nics_first(cluster)
+        rows = self.timed(recipe, arranged, nbytes).rows
+        moved, nics = int((rows.stop - rows.start).sum()), sum(map(len, self.used(arranged)))
+        return float((moved / fastest_nic(cluster) + len(rows.src) * costs.per_chunk) / nics + costs.alpha)
+
+    def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
+        """The bytes of two ranks for each other, data first, follow their slots."""
         used = self.used(cluster)
         # Alike ranks side by side, so that slots do not depend on which ranks have lost NICs.
         order = sorted(range(len(used)), key=lambda rank: (len(used[rank]), [*used[rank]], rank))
         live = tuple(tuple(used[rank]) for rank in order)
         cost = recipe.chunk * HALF
         # A pair with next to no data has no step: it uses its first common rail.
-        return order, worthwhile(slots_of(live, recipe.segments).with_all(live, HALF), ceil(cost)), cost
-
-    def least_s(self, recipe: DirectExchange, cluster: Cluster, nbytes: int, costs: Costs) -> float:
-        """The mean over all NICs of their bytes and chunks, of which every slot has one, if it has some bytes."""
-        _, arranged = fewest_nics_first(cluster)
-        slots, nics = len(self._slots(recipe, arranged)[1].pair), sum(map(len, self.used(arranged)))
-        moved = 2 * (len(cluster.ranks) - 1) * nbytes
-        chunks = slots if moved >= 64 * GRANULE * slots else 0
-        return float((moved / fastest_nic(cluster) + chunks * costs.per_chunk) / nics + 2 * costs.alpha)
-
-    def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
-        """The bytes of two ranks for each other, data first, follow their slots."""
-        order, slots, cost = self._slots(recipe, cluster)
+        slots = worthwhile(slots_of(live, recipe.segments).with_all(live, HALF), ceil(cost))
         section = list(pairwise(cuts_by(0, nbytes, self.shares(cluster)).tolist()))
         pairs, pieces = [], list[SectionPart]()
         for i, k in permutations(order, 2):
