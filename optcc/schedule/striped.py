@@ -356,15 +356,22 @@ def least_seconds(recipe: StripedExchange, cluster: Cluster, nbytes: int, costs:
     return gathered + nbytes / slowest + float(len(full) * rounds * costs.per_chunk + 2 * costs.alpha)
 
 
+MOST_ASKED = 100
+"""Numbers of segments of which `_least_s` asks what they take at least: some milliseconds."""
+
+
 def _least_s(make: Callable[[int], StripedExchange], most: int, cluster: Cluster, nbytes: int, costs: Costs) -> float:
-    """`least_seconds` of 1 to `most` segments: with more chunks cost more, so that few are asked."""
+    """`least_seconds` of 1 to `most` segments: with more chunks cost more, so that few are asked. 0: nothing is known,
+    as chunks cost so little that many segments are fast."""
     chunks = float((len(cluster.ranks) - len(make(1).via)) * costs.per_chunk)
     found = least_seconds(make(1), cluster, nbytes, costs)
     bytes_s = nbytes / float(min(rank.in_rate for rank in cluster.ranks))
     for segments in range(2, most + 1):
         # At least so many rounds: a quarter of those by way of slow ranks.
-        if bytes_s + make(segments).segments * chunks >= found:
+        if not found or bytes_s + make(segments).segments * chunks >= found:
             break
+        if segments > MOST_ASKED:
+            return 0.0
         found = min(found, least_seconds(make(segments), cluster, nbytes, costs))
     return found
 
