@@ -363,16 +363,20 @@ MOST_ASKED = 100
 def _least_s(make: Callable[[int], StripedExchange], most: int, cluster: Cluster, nbytes: int, costs: Costs) -> float:
     """`least_seconds` of 1 to `most` segments: with more chunks cost more, so that few are asked. 0: nothing is known,
     as chunks cost so little that many segments are fast."""
-    chunks = float((len(cluster.ranks) - len(make(1).via)) * costs.per_chunk)
-    found = least_seconds(make(1), cluster, nbytes, costs)
+    via, found = make(1).via, least_seconds(make(1), cluster, nbytes, costs)
+    chunks, others = float((len(cluster.ranks) - len(via)) * costs.per_chunk), sum(part for _, part in via) < 1
     bytes_s = nbytes / float(min(rank.in_rate for rank in cluster.ranks))
+    if not others and make(2).ways == make(1).ways:
+        return found  # segments of nothing
     for segments in range(2, most + 1):
-        # At least so many rounds: a quarter of those by way of slow ranks.
-        if not found or bytes_s + make(segments).segments * chunks >= found:
+        recipe = make(segments)
+        # At least so many rounds: those by way of several slow ranks are alike, and none is cut to nothing.
+        rounds = recipe.segments * others + recipe.ways * (len(via) > 1)
+        if not found or bytes_s + rounds * chunks >= found:
             break
         if segments > MOST_ASKED:
             return 0.0
-        found = min(found, least_seconds(make(segments), cluster, nbytes, costs))
+        found = min(found, least_seconds(recipe, cluster, nbytes, costs))
     return found
 
 
