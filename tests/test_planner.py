@@ -161,6 +161,22 @@ def test_many_servers_on_rails_have_two_levels(servers: int, size: int) -> None:
     assert any(offer.name == "grouped-exchange" for offer in offered)
 
 
+@pytest.mark.parametrize(("servers", "nics", "dead"), [(8, 8, 1), (18, 2, 1), (18, 4, 2)])
+@pytest.mark.parametrize("size", [2**20, 2**28])
+def test_no_candidate_takes_less_than_what_it_is_left_out_by(servers: int, nics: int, dead: int, size: int) -> None:
+    """And with large sizes some hardly take more, so that a limit a quarter higher would be wrong."""
+    cluster = Cluster.uniform(servers=servers, nics=nics, rate=400 * GBPS).degrade("server2/nic0", Fraction(1, 2))
+    for nic in range(dead):
+        cluster = cluster.degrade(f"server1/nic{nic}")
+    near = []
+    for offer in candidate_families(cluster, optcc.lower_bound(cluster, size), alpha=ALPHA, per_chunk=PER_CHUNK):
+        for recipe in offer.shortlist()[:4] if offer.shortlist and offer.least_of else ():
+            time_s = optcc.simulate(recipe.lower(cluster, size), alpha=ALPHA, per_chunk=PER_CHUNK).time_s
+            assert time_s >= offer.least_s
+            near.append(time_s / offer.least_of(recipe))  # type: ignore[misc]
+    assert 1 <= min(near) < (1.3 if size == 2**28 else 2)
+
+
 # Trying an offer: which numbers of segments are tried, and which times count.
 
 

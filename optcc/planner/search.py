@@ -4,7 +4,8 @@ A model of each family would have to be right about fill, latency and chunk cost
 already is. A `CandidateFamily` is one family with its number of segments left open. It names the numbers that are worth
 a try. Or they are searched. Times fall and then rise with the segments. From a first guess the number is doubled, up
 and down, until the plan gets slower. Then the numbers halfway between the best and its neighbours are tried. Families
-come in the order of what they take at least; one that cannot be faster than what was tried is left out.
+come in the order of what they take at least. What cannot be faster than what was tried, a family or a recipe of a
+shortlist, is left out.
 """
 
 from __future__ import annotations
@@ -113,7 +114,9 @@ def try_depths(
     most = max(1, min(offer.deepest or MAX_SEGMENTS, nbytes // (MIN_CHUNK * len(cluster.ranks))))
     if offer.shortlist is not None:
         for place, recipe in enumerate(offer.shortlist()):
-            attempt(place, recipe)
+            fastest_s = min((one.time_s for one in tried.values()), default=inf)
+            if offer.least_of is None or offer.least_of(recipe) < min(fastest_s, best_s):
+                attempt(place, recipe)
         return list(tried.values())
     if not per_chunk:  # deeper is never slower, and hardly faster
         most = min(most, offer.guess or DEFAULT_SEGMENTS)

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, chain, pairwise, permutations
 from math import ceil, log, sqrt
 from operator import itemgetter
@@ -37,6 +37,7 @@ from optcc.schedule.nics import (
     common_rails,
     differ,
     direct_uplink_s,
+    fastest_nic,
     fewest_nics_first,
     have_spare_time,
     in_lanes,
@@ -465,6 +466,13 @@ class NoneStarves(Finder):
         """By memory: in a round every rank sends every other rank a chunk, or a few."""
         ranks = len(cluster.ranks)
         return max(1, MAX_CHUNKS // (2 * ranks * (ranks - 1)))
+
+    def least_s(self, recipe: DirectExchange, cluster: Cluster, nbytes: int, costs: Costs) -> float:
+        """The mean over all NICs of their bytes and chunks; what these wait for is not looked at."""
+        _, arranged = fewest_nics_first(cluster)
+        rows = self.timed(recipe, arranged, nbytes).rows
+        moved, nics = int((rows.stop - rows.start).sum()), sum(map(len, self.used(arranged)))
+        return float((moved / fastest_nic(cluster) + len(rows.src) * costs.per_chunk) / nics + costs.alpha)
 
     def timed(self, recipe: DirectExchange, cluster: Cluster, nbytes: int) -> Timed:
         """The bytes of two ranks for each other, data first, follow their slots."""
@@ -1295,6 +1303,11 @@ class DirectExchange(Recipe):
                     by_rate=False,
                     deepest=max(form.numbers) if name == NoneStarves.name else None,
                     least_s=float(fluid_s + chunks * own.per_chunk + 2 * costs.alpha),
+                    least_of=(
+                        partial(finder.least_s, cluster=cluster, nbytes=bound.nbytes, costs=costs)
+                        if isinstance(finder, NoneStarves) and lanes == 1
+                        else None
+                    ),
                 )
                 found.append((float(fluid_s) + 2 * float(bound.seconds) / _root(bound, own), len(found), offer))
         return [offer for _, _, offer in sorted(found, key=itemgetter(0, 1))[:KINDS]]

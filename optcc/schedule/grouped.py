@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, combinations
 from math import ceil, isqrt, sqrt
 from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
@@ -24,10 +24,19 @@ from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
 import numpy as np
 
 from optcc.schedule.assemble import even_cuts
-from optcc.schedule.columns import Schedule
+from optcc.schedule.columns import GRANULE, Schedule
 from optcc.schedule.direct import DirectRows, Ints, Kind, Used, scheduled
 from optcc.schedule.matchings import group_steps
-from optcc.schedule.nics import common_rails, live_nics, nic_ports, nic_rate, pace_lines, pod_numbers, uplinks
+from optcc.schedule.nics import (
+    common_rails,
+    fastest_nic,
+    live_nics,
+    nic_ports,
+    nic_rate,
+    pace_lines,
+    pod_numbers,
+    uplinks,
+)
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
 from optcc.schedule.routes import Routes, no_collection
 from optcc.schedule.tuned import DEFAULT_SEGMENTS, FEWEST, LANDS, LARGE, MOST_TRIED, TRIED_MOVES
@@ -116,6 +125,18 @@ def trees(
         sent = max(Fraction(max(gathered[r] + added_last[r] for r in own), count) for count, own in alike.items())
         even = max(Fraction(work, own) for work, own in zip(busy, room, strict=True))
         yield GroupTree(tuple(parents), max([sent, *links]), max([even, Fraction(chunk + 1, min(nics)), *links]))
+
+
+@lru_cache(maxsize=2)
+def _trees(
+    groups: tuple[int, ...],
+    nics: tuple[int, ...],
+    uplinks: tuple[Fraction | None, ...],
+    apart: int | None,
+    chunks: int,
+) -> list[GroupTree]:
+    """`trees`, kept: whether a recipe is worth a try is asked before it is lowered."""
+    return list(trees(groups, nics, uplinks, apart, chunks))
 
 
 class GroupWork(NamedTuple):
@@ -234,8 +255,8 @@ class GroupedExchange(Recipe):
 
     def trees(self, cluster: Cluster) -> list[GroupTree]:
         """The tree of each chunk."""
-        nics = [len(mine) for mine in nics_of(cluster)]
-        return list(trees(self.groups, nics, links_of(cluster, self.groups), self.apart, self.segments))
+        nics = tuple(len(mine) for mine in nics_of(cluster))
+        return _trees(self.groups, nics, tuple(links_of(cluster, self.groups)), self.apart, self.segments)
 
     def check(self, cluster: Cluster) -> None:
         super().check(cluster)
@@ -311,6 +332,7 @@ class GroupedExchange(Recipe):
                 by_rate=False,
                 shortlist=partial(_tried, recipe, cluster, bound, costs),
                 least_s=_least_s(nics, nic_rate(cluster), bound, costs),
+                least_of=None if pods else partial(_least_of, cluster=cluster, nbytes=bound.nbytes, costs=costs),
                 deepest=MAX_MOVES // ranks,
             )
         ]
@@ -410,6 +432,13 @@ def _least_s(nics: Sequence[int], rate: Fraction, bound: Bound, costs: Costs) ->
         float(bound.seconds + 4 * costs.alpha),
         alone + 2 * sqrt(costs.per_chunk * alone) + float(costs.per_chunk + 2 * costs.alpha),
     )
+
+
+def _least_of(recipe: GroupedExchange, cluster: Cluster, nbytes: int, costs: Costs) -> float:
+    """Seconds of the server with most chunks on each NIC, where no uplink limits anything."""
+    chunk = max(0, nbytes // recipe.segments - GRANULE)
+    each_s = chunk / fastest_nic(cluster) + (costs.per_chunk if chunk else 0)
+    return float(recipe.trees(cluster)[-1].steps * each_s + costs.alpha)
 
 
 def _tried(recipe: GroupedExchange, cluster: Cluster, bound: Bound, costs: Costs) -> list[Recipe]:

@@ -53,6 +53,12 @@ def nic_rate(cluster: Cluster) -> Fraction:
     return _pace(tuple((tuple(map(speed, nics)), count[kind]) for kind, nics in kinds.items()))
 
 
+def fastest_nic(cluster: Cluster) -> Fraction:
+    """Bytes per second that the fastest NIC sends."""
+    kinds = {id(server.nics): server.nics for server in cluster.servers}
+    return max(nic.out_rate for nics in kinds.values() for nic in nics)
+
+
 @lru_cache(maxsize=1024)
 def _pace(kinds: tuple[tuple[tuple[Fraction, ...], int], ...], count: int = 1) -> Fraction:
     """The rate of NICs, or of `count` lanes of each, 1/`count` of some NIC's, by which the bound of all is least.

@@ -52,6 +52,7 @@ class CandidateFamily:
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
     least_s : none of them takes fewer seconds, so that they are not tried after what is faster
+    least_of : likewise of one of the shortlist, from less than it takes to lower it
     """
 
     name: str
@@ -62,6 +63,7 @@ class CandidateFamily:
     costly: bool = False
     deepest: int | None = None
     least_s: float = 0.0
+    least_of: Callable[[Any], float] | None = None
 
 
 MAX_SEGMENTS = 65536

@@ -31,7 +31,7 @@ from optcc.schedule.assemble import granule, require_memory
 from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
 from optcc.schedule.routes import Routes, no_collection
-from optcc.schedule.tuned import MANY, MIN_CHUNK, WAYS
+from optcc.schedule.tuned import MANY, MIN_CHUNK, MOST_ASKED, WAYS
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import Index
 
@@ -357,15 +357,22 @@ def least_seconds(recipe: StripedExchange, cluster: Cluster, nbytes: int, costs:
 
 
 def _least_s(make: Callable[[int], StripedExchange], most: int, cluster: Cluster, nbytes: int, costs: Costs) -> float:
-    """`least_seconds` of 1 to `most` segments: with more chunks cost more, so that few are asked."""
-    chunks = float((len(cluster.ranks) - len(make(1).via)) * costs.per_chunk)
-    found = least_seconds(make(1), cluster, nbytes, costs)
+    """`least_seconds` of 1 to `most` segments: with more chunks cost more, so that few are asked. 0: nothing is known,
+    as chunks cost so little that many segments are fast."""
+    via, found = make(1).via, least_seconds(make(1), cluster, nbytes, costs)
+    chunks, others = float((len(cluster.ranks) - len(via)) * costs.per_chunk), sum(part for _, part in via) < 1
     bytes_s = nbytes / float(min(rank.in_rate for rank in cluster.ranks))
+    if not others and make(2).ways == make(1).ways:
+        return found  # segments of nothing
     for segments in range(2, most + 1):
-        # At least so many rounds: a quarter of those by way of slow ranks.
-        if bytes_s + make(segments).segments * chunks >= found:
+        recipe = make(segments)
+        # At least so many rounds: those by way of several slow ranks are alike, and none is cut to nothing.
+        rounds = recipe.segments * others + recipe.ways * (len(via) > 1)
+        if not found or bytes_s + rounds * chunks >= found:
             break
-        found = min(found, least_seconds(make(segments), cluster, nbytes, costs))
+        if segments > MOST_ASKED:
+            return 0.0
+        found = min(found, least_seconds(recipe, cluster, nbytes, costs))
     return found
 
 

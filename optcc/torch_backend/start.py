@@ -98,8 +98,12 @@ def shrink() -> None:
 def grow(world: int, rendezvous: str, *, cluster: Given | None = None, within_s: float = JOIN_S) -> None:
     """Torch's default group anew, of `world` ranks: these, with their numbers, and new ones besides, which call `join`.
 
-    All of these call it; as after `shrink`, other groups are gone. Arguments and errors are those of
-    `Communicator.grow`: after a GrowFailedError the group goes on as it was.
+    All of these call it; as after `shrink`, other groups are gone.
+
+    rendezvous : where the new ranks come, HOST:PORT; cluster : of all ranks, None: as `Communicator` finds it;
+    within_s : seconds that they have to come in
+
+    Raises as `Communicator.grow` does: after a GrowFailedError the group goes on as it was.
     """
     old = _ours(dist.group.WORLD)
     more = old.communicator.grow(world, rendezvous, cluster=cluster, within_s=within_s)
