@@ -31,7 +31,7 @@ from optcc.schedule.assemble import granule, require_memory
 from optcc.schedule.columns import GRANULE, Schedule, Stage
 from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
 from optcc.schedule.routes import Routes, no_collection
-from optcc.schedule.tuned import MANY, MIN_CHUNK, MOST_ASKED, WAYS
+from optcc.schedule.tuned import DEFAULT_SEGMENTS, MANY, MIN_CHUNK, WAYS
 from optcc.values.cluster import Cluster
 from optcc.values.json_records import Index
 
@@ -370,7 +370,7 @@ def _least_s(make: Callable[[int], StripedExchange], most: int, cluster: Cluster
         rounds = recipe.segments * others + recipe.ways * (len(via) > 1)
         if not found or bytes_s + rounds * chunks >= found:
             break
-        if segments > MOST_ASKED:
+        if segments > DEFAULT_SEGMENTS:  # where chunks cost next to nothing it would go on, and leave none out
             return 0.0
         found = min(found, least_seconds(recipe, cluster, nbytes, costs))
     return found

@@ -101,6 +101,3 @@ MOST_TRIED, TRIED_MOVES = 5, 5 * 2**14
 seconds."""
 MOST_ROOTS = 32
 """Roots of trees made at once. Half as many: their ports are twice as busy; twice as many: planning takes 4 times."""
-MOST_ASKED = 100
-"""Numbers of segments of which is asked what striped exchange takes at least, some milliseconds: with more, where
-chunks cost nothing, none is left out. What half of it does has not been measured."""
