@@ -13,16 +13,16 @@ int32_t planning_abi(void)
 typedef double reals __attribute__((vector_size(LANES * sizeof(double)), aligned(sizeof(double)), may_alias));
 typedef int64_t wholes __attribute__((vector_size(LANES * sizeof(int64_t)), aligned(sizeof(int64_t)), may_alias));
 
-/* By way of a row, `base` far, every column is its cost less its price away: nearer ones are noted. Those that have been
- * passed are no farther than `base`, and stay as they are. Returns the place of the nearest of the others, -1 where none
- * is near, and how far it is. */
-static int64_t by_way_of(struct matching *m, int64_t row, double base, int64_t columns, double *least)
+/* By way of a row every column that has not been passed is *least, its cost less the row's gain and its price away: nearer
+ * ones are noted. Returns the place of the nearest, -1 where none is near, and how far it is in *least. */
+static int64_t by_way_of(struct matching *m, int64_t row, int64_t columns, double *least)
 {
   const double *cost = m->cost + row * columns;
   wholes from = {row, row}, here = {0, 1}, which = here, several = {0, 0}, nearer;
   reals nearest = {INFINITY, INFINITY};
   for (int64_t c = 0; c < columns; c += LANES, here += LANES) {
-    reals *reach = (reals *)(m->reach + c), far = base + *(const reals *)(cost + c) - *(const reals *)(m->price + c);
+    reals *reach = (reals *)(m->reach + c), far = *least + *(const reals *)(cost + c) - m->gain[row] - *(const reals *)(m->price + c)
+                                                  + *(const reals *)(m->passed + c);
     wholes *before = (wholes *)(m->before + c);
     nearer = far < *reach;
     *before = (nearer & from) | (~nearer & *before);
@@ -131,7 +131,7 @@ int matching_find(struct matching *m, int64_t given_rows, int64_t given_columns,
     double least = 0;
     while (end < 0) {
       m->seen_row[row] = 1;
-      int64_t at = by_way_of(m, row, least - m->gain[row], all, &least);
+      int64_t at = by_way_of(m, row, all, &least);
       if (at < 0)
         return PLANNING_BAD_INDEX;
       column = m->left[at];
