@@ -35,7 +35,7 @@ enum {
     AHEAD = 8,                 /* calls that node 0 grants before they are made */
     GRANTS = 8,                /* that are remembered: those of the calls that may run */
     KEPT = 2 * MOST_CALLS,     /* programs, for calls alike */
-    QUEUE_WINDOWS = 2          /* windows of each wire that a link is given ahead of acknowledgements */
+    QUEUE_WINDOWS = 3          /* windows of each wire that a link is given ahead of acknowledgements */
 };
 static const uint64_t MOST_EARLY = UINT64_C(256) << 20; /* bytes kept aside of one node */
 static const uint64_t GONE_NS = UINT64_C(2000000000);  /* acknowledgements of who has gone come at once, or never */

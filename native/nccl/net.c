@@ -145,7 +145,7 @@ static int number(const char *name, uint64_t low, uint64_t high, uint64_t *value
 
 static int read_settings(struct settings *s)
 {
-    uint64_t devices = 1, segment = 0, window = 0, suspect_ms = 200, return_s = 120, connect_s = 60; /* 0: see `fit` */
+    uint64_t devices = 1, segment = 128 << 10, window = 512 << 10, suspect_ms = 200, return_s = 120, connect_s = 60;
     uint64_t spin_us = 20;
     const char *lanes = getenv("OPTCC_LANES"), *rates = getenv("OPTCC_RATES"), *plans = getenv("OPTCC_PLANS");
     const char *wires = getenv("OPTCC_WIRES");
@@ -462,26 +462,6 @@ static int find_nics(struct process *p, char *why, size_t room)
     return 1;
 }
 
-/* Segments and windows that were not told. Over TCP what is under way waits in queues of NICs and switches, in front of
- * what is more urgent, and a collective's parts wait for each other: so a window is what a NIC carries in WINDOW_US, far
- * more than a round trip among the machines of a cluster. Queue pairs need the same window at both ends, and fewer
- * segments: a segment costs the processor as much as a NIC of 400 Gb/s takes for 128 KiB. */
-static void fit(struct process *p)
-{
-    enum { WINDOW_US = 300, TCP_SEGMENT = 64 << 10, RDMA_SEGMENT = 128 << 10, MOST_WINDOW = 512 << 10 };
-    struct settings *s = &p->settings;
-    uint64_t fastest = 0;
-    for (uint32_t i = 0; i < p->nics; i++)
-        fastest = p->nic[i].speed_mbps > fastest ? p->nic[i].speed_mbps : fastest;
-    if (!s->segment_bytes)
-        s->segment_bytes = p->way == WAY_TCP ? TCP_SEGMENT : RDMA_SEGMENT;
-    if (s->window_bytes)
-        return;
-    const uint64_t least = 2 * (uint64_t)s->segment_bytes, bytes = fastest * WINDOW_US / 8; /* Mb/s are bits per us */
-    const uint64_t window = p->way != WAY_TCP || bytes > MOST_WINDOW ? MOST_WINDOW : bytes / s->segment_bytes * s->segment_bytes;
-    s->window_bytes = (uint32_t)(window > least ? window : least);
-}
-
 /* Called with the lock. */
 static nccl_result_t start(void)
 {
@@ -494,11 +474,9 @@ static nccl_result_t start(void)
     if (gethostname(p->host, sizeof p->host - 1) || !p->host[0])
         snprintf(p->host, sizeof p->host, "unknown");
     report_name(p->host);
-    int good = find_nics(p, why, sizeof why) && told_rates(p, why, sizeof why);
-    if (good)
-        fit(p);
-    good = good && (!p->settings.plans || plans_open(p->settings.plans, &p->plans, why, sizeof why)) &&
-           !doors_open(p, why, sizeof why) && report_start(p, why, sizeof why);
+    const int good = find_nics(p, why, sizeof why) && told_rates(p, why, sizeof why) &&
+                     (!p->settings.plans || plans_open(p->settings.plans, &p->plans, why, sizeof why)) &&
+                     !doors_open(p, why, sizeof why) && report_start(p, why, sizeof why);
     if (!good) {
         WARN("%s", why);
         doors_close(p);
