@@ -19,7 +19,7 @@ import pytest
 
 from optcc.runtime.control.connecting import SILENCE_S
 from tests.free_port import free_port
-from tests.namespaces import Namespaces, entered, missing
+from tests.namespaces import Namespaces, entered
 from tests.test_architecture import ROOT
 
 LIMIT_S = 300
@@ -160,7 +160,7 @@ def test_a_rank_that_says_half_a_message_is_named_when_it_is_late() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(bool(missing()), reason=missing())
+@pytest.mark.namespaces
 def test_a_rank_whose_machine_vanishes_is_named_when_it_has_been_silent() -> None:
     """Ranks are on one machine, but rank 1's connection with the hub goes by another, whose cable is pulled."""
     with Namespaces(1) as two:

@@ -24,11 +24,9 @@ from optcc.diagnose.verdict import Outcome, judge
 from optcc.errors import InputError
 from optcc.reports.metrics import PLUGIN
 from optcc.values.cluster import Cluster
-from tests.namespaces import missing
 from tests.nccl_ranks import ROOT, Build, Ranks, ip, loopback, namespaces, run, shared_build
 
 pytestmark = pytest.mark.cc
-MISSING = missing()
 LIMIT_S = 60.0
 SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.M)
 
@@ -159,7 +157,7 @@ def faults(built: Build, folder: Path) -> list[str]:
     return wrong
 
 
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.namespaces
 def test_a_nic_that_goes_and_comes_is_one_line_each(built: Build, tmp_path: Path) -> None:
     """Of the host that it is of; at the others one that names it. The metrics say the same."""
     assert faults(built, tmp_path) == []
@@ -175,7 +173,7 @@ MUTANTS = {
 
 
 @pytest.mark.long
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.namespaces
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))
 def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
     source = copytree(ROOT / "native", tmp_path / "native")
@@ -276,11 +274,9 @@ def test_lines_of_the_log_are_signs() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.skipif(bool(MISSING), reason=MISSING)
+@pytest.mark.namespaces
 def test_a_slow_nic_of_a_job_is_diagnosed(built: Build, tmp_path: Path) -> None:
     """Three hosts over NICs with rates, AllReduces by CollNet; the files of the running job name the slow one."""
-    if subprocess.run(["tc", "qdisc", "show"], capture_output=True, check=False).returncode:
-        pytest.skip("tc does not work here")
     with namespaces(3) as names:
         for host in range(3):
             for rail in range(2):
