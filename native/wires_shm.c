@@ -448,8 +448,9 @@ static const void *fetch(void *self, void *to)
     if (!to)
         to = s->copied;
     const int read = peek(s, s->wire[s->far.wire].peer, s->far.where.offset, to, s->far.length);
-    if (!read)
-        atomic_store(&s->one[s->far.wire].in->peeks, 0);
+    for (uint32_t i = 0; !read && i < s->wires; i++) /* the system has changed its mind, for all wires to that rank */
+        if (s->wire[i].peer == s->wire[s->far.wire].peer)
+            atomic_store(&s->one[i].in->peeks, 0);
     return forget_far(s) && read ? to : NULL;
 }
 
@@ -817,6 +818,9 @@ void optcc_shm_close(struct optcc_shm *s)
 {
     if (!s)
         return;
+    for (uint32_t i = 0; s->one && i < s->wires; i++)
+        if (s->one[i].out && s->one[i].draining) /* who still reads what was lent: it may change from now on */
+            atomic_store(&s->one[i].out->forced, s->one[i].fences);
     free(s->in);
     free(s->out);
     free(s->one);

@@ -274,6 +274,28 @@ def test_other_memory_is_read_by_the_kernel_where_it_lets_ranks(ranks: Ranks, pe
     assert peeked == before, "what is small is not worth it"
 
 
+def test_elements_may_begin_anywhere(ranks: Ranks) -> None:
+    """Rows of a file with a head of odd length: read and written where they are not aligned."""
+
+    def calls(comm: optcc.Communicator) -> None:
+        def odd(count: int, value: float) -> Array:
+            made = np.frombuffer(bytearray(4 * count + 1), np.float32, offset=1)
+            assert not made.flags.aligned
+            made[:] = value
+            return made
+
+        x, out = odd(COUNT, comm.rank), odd(WORLD * COUNT, -1)
+        assert comm.all_gather(x, out) is out
+        assert (out.reshape(WORLD, COUNT) == np.arange(WORLD)[:, None]).all()
+        assert (comm.all_reduce(x) == sum(range(WORLD))).all()
+        lent = comm.empty(4 * COUNT + 1, np.uint8)[1:].view(np.float32)
+        lent[:] = comm.rank
+        lent.flags.writeable = comm.rank != 1
+        assert (comm.broadcast(lent, 1) == 1).all()
+
+    ranks.good(calls)
+
+
 def test_where_the_kernel_reads_nothing_it_goes_by_the_ring(
     monkeypatch: pytest.MonkeyPatch, peeked: dict[int, int]
 ) -> None:

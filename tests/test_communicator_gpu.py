@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -181,6 +182,7 @@ class FoldingTwin(SharedTwin):
     def __init__(self, index: int) -> None:
         super().__init__()
         self.index, self.copied = index, 0
+        self._here, self.most = threading.local(), sys.maxsize
 
     place = property(lambda self: str(self.index))
 
@@ -195,6 +197,22 @@ class FoldingTwin(SharedTwin):
         array = borrow(thing, write=write, stream=7, where=where)
         assert isinstance(array, DeviceArray)
         return array
+
+    @contextmanager
+    def current(self) -> Iterator[None]:
+        before, self._here.current = getattr(self._here, "current", False), True
+        yield
+        self._here.current = before
+
+    def empty(self, count: int, dtype: np.dtype[Any]) -> DeviceArray:
+        assert getattr(self._here, "current", False), "of whichever GPU this thread is for"
+        if count * dtype.itemsize > self.most:
+            raise InputError("no memory on the twin", where="device cuda")
+        return super().empty(count, dtype)
+
+    def get(self, array: DeviceArray) -> Array:
+        assert getattr(self._here, "current", False), "of whichever GPU this thread is for"
+        return super().get(array)
 
     def deliver(self, host: Array, array: DeviceArray, *, after: Sequence[Any]) -> None:
         self.copied += 1
@@ -261,6 +279,9 @@ def test_gpus_fold_where_buffers_are(world: int, twins: dict[int, FoldingTwin]) 
             assert (swapped.array == np.concatenate([one[part] for one in every])).all()
         comm.barrier()
         assert (comm.all_reduce(np.full(5, comm.rank), "max") == world - 1).all()
+        told = np.full(1000, comm.rank)
+        told.flags.writeable = comm.rank != 0  # who tells only reads
+        assert (comm.broadcast(told, 0) == 0).all()
         empty = OnTwin(np.zeros(0), comm.rank)
         assert comm.all_reduce(empty) is empty
 
@@ -286,6 +307,38 @@ def test_a_lost_nic_is_survived_and_planned_around_on_gpus() -> None:
         found = ranks.good(call)
     assert [values for values, _ in found] == [[8.0]] * 2
     assert found[1][1] == ["server1/nic0"]
+
+
+def test_where_one_gpu_is_full_all_ranks_hear_of_it(twins: dict[int, FoldingTwin]) -> None:
+    """And go on with less."""
+    twins[1].most = 64 << 20
+
+    def calls(comm: optcc.Communicator) -> None:
+        with pytest.raises(InputError, match=r"too little memory for a call.*rank 1: .*no memory on the twin"):
+            comm.all_reduce(OnTwin(np.ones(20 << 20, np.float32), comm.rank))
+        assert (comm.all_reduce(OnTwin(np.ones(1000, np.float32), comm.rank)).array == 2).all()
+
+    with on_twins(2) as ranks:
+        ranks.good(calls)
+
+
+def test_what_comes_of_a_communicator_is_on_its_gpu(
+    twins: dict[int, FoldingTwin], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the thread that makes it is for."""
+    first = iter((0, 1))
+    monkeypatch.setattr(interface, "gpu_called", lambda device: twins[int(device.partition(":")[2] or next(first, 2))])
+    where = f"127.0.0.1:{free_port()}"
+    with ThreadPoolExecutor(2) as pool:
+        made = [pool.submit(optcc.Communicator, rendezvous=where, rank=r, world=2, device="cuda") for r in (0, 1)]
+        ranks = Ranks.of([each.result(60) for each in made])
+    with ranks:
+        gpus = ranks.good(lambda comm: comm._gpu.index)
+        parts = ranks.good(lambda comm: comm.split(0))
+        assert [part._gpu.index for part in parts] == gpus
+        assert sorted(gpus) == [0, 1]
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(optcc.Communicator.close, parts))
 
 
 @pytest.mark.usefixtures("twins")

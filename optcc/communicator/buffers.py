@@ -57,6 +57,29 @@ class HostBuffer:
         """It has been written to already."""
 
 
+class CrookedBuffer:
+    """Host memory whose elements do not begin at multiples of their size, as folds want them: the call has a copy."""
+
+    __slots__ = ("memory",)
+    staged = True
+
+    def __init__(self, memory: Array) -> None:
+        self.memory = memory
+
+    def read(self) -> Flat:
+        """A copy."""
+        return self.memory.copy()
+
+    def room(self) -> Flat:
+        """As many elements elsewhere."""
+        return np.empty_like(self.memory)
+
+    def take(self, written: Flat) -> None:
+        """Copy it in; nothing where only read is allowed."""
+        if self.memory.flags.writeable:
+            self.memory[:] = written
+
+
 def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
     """A caller's buffer. InputError for memory that cannot be taken as it is."""
     if not isinstance(thing, np.ndarray) and hasattr(thing, "__dlpack_device__"):
@@ -66,7 +89,7 @@ def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
     memory = borrow(thing, write=write, where=where)
     if isinstance(memory, DeviceArray):
         return GpuBuffer.of(thing, gpu_of(memory), write=write, where=where)
-    return HostBuffer(memory)
+    return HostBuffer(memory) if memory.flags.aligned else CrookedBuffer(memory)
 
 
 def demand_alike(one_buffer: Buffer, other_buffer: Buffer, count: int, where: str = "out") -> None:

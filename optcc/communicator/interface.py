@@ -10,7 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -393,7 +393,10 @@ class Communicator:
         self._events = Events(self.rank, options.on_event)
         self._in_order = InOrder(f"optcc calls of rank {self.rank}", options.timeout_s)
         self._closed = False
-        gpu = self._gpu = gpu_called(options.device) if self.world > 1 else None
+        gpu = gpu_called(options.device)
+        if gpu:  # communicators that come of this one are on the same, whichever thread makes them
+            self._options = options = replace(options, device=f"cuda:{gpu.index}")
+        self._gpu = gpu if self.world > 1 else None
         if self.world == 1:
             self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)
             self._collectives: Any = Alone()
@@ -505,7 +508,8 @@ class Communicator:
 
         That saves a copy of what this rank sends, over the local transport, above `prepared.SMALL` bytes: where the
         array, or a contiguous part of it, is the result of `all_reduce`, `broadcast` or `all_gather`, or the input of
-        `all_to_all`. Everywhere else it is an array like any other.
+        `all_to_all` or `reduce_scatter`, and where the system does not let ranks read each other's memory anyway.
+        Everywhere else it is an array like any other.
 
         It is called as numpy's `empty`, and takes the place of ncclMemAlloc and ncclCommWindowRegister, or of
         nvshmem_malloc. Unlike the latter two it is not collective: each rank may have as many arrays as it likes, or

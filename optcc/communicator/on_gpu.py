@@ -2,7 +2,7 @@
 
 A call's elements go through memory of the communicator's own, for that alone the other ranks have mapped. That costs
 two copies within the GPU, and saves ranks from having to agree on whose array is where. It grows with the largest call,
-and is given back at the end.
+by powers of two, and is given back with the communicator: when that closes, others may have it mapped yet.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import numpy as np
 from optcc.communicator.buffers import Buffer, GpuBuffer, room_of, words_of
 from optcc.communicator.collectives import Punctuality
 from optcc.communicator.prepared import SMALL, Prepared
+from optcc.errors import InputError
 from optcc.runtime.control.member import Member
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Op, Reduction
@@ -58,7 +59,7 @@ class InPlace:
 
 
 class Lifted:
-    """A caller's buffer in host memory, or of another GPU: a copy on the communicator's. write : it is written to"""
+    """A caller's buffer in host memory, or of another GPU: a copy on the communicator's."""
 
     staged = True
 
@@ -69,21 +70,25 @@ class Lifted:
         """A copy."""
         made = self.room()
         if self.memory.nbytes:
-            self._gpu.put(self._buffer.read(), made)
+            with self._gpu.current():
+                self._gpu.put(self._buffer.read(), made)
         return made
 
     def room(self) -> DeviceArray:
         """Memory for as many elements."""
         count, dtype = len(self.memory), self.memory.dtype
-        made: DeviceArray = self._gpu.empty(count, dtype) if count else DeviceArray(0, 0, dtype, self._gpu.index)
-        return made
+        with self._gpu.current():
+            made: DeviceArray = self._gpu.empty(count, dtype) if count else DeviceArray(0, 0, dtype, self._gpu.index)
+            return made
 
     def take(self, written: DeviceArray) -> None:
-        """Copy it back."""
-        if not len(written):
+        """Copy it back; nothing where only read is allowed, as of an array that is broadcast."""
+        read_only = isinstance(self.memory, np.ndarray) and not self.memory.flags.writeable
+        if read_only or not len(written):
             return
         room = self._buffer.room()
-        room[:] = self._gpu.get(written)
+        with self._gpu.current():
+            room[:] = self._gpu.get(written)
         self._buffer.take(room)
 
 
@@ -116,12 +121,27 @@ class OnGpu:
         if self._memory is None or self._memory.nbytes < nbytes:
             if self._memory is not None and self._wires == self._prepared.wires_made:
                 self._kept.append(self._memory)
-            self._memory = self._gpu.empty(max(LEAST_BYTES, 1 << (nbytes - 1).bit_length()), BYTE)
+            self._memory = self._made(max(LEAST_BYTES, 1 << (nbytes - 1).bit_length()))
             self._wires = -1
         if self._wires != self._prepared.wires_made:
             self._member.lend(self._memory)
             self._wires = self._prepared.wires_made
         return self._memory
+
+    def _made(self, nbytes: int) -> DeviceArray:
+        """Memory of the GPU. InputError on all ranks where one of them has too little."""
+        made: DeviceArray | None = None
+        refused: str | None = None
+        try:
+            made = self._gpu.empty(nbytes, BYTE)
+        except InputError as error:
+            refused = str(error)
+        said = self._member.exchange(refused)
+        lacking = "; ".join(f"rank {rank}: {words}" for rank, words in enumerate(said) if words)
+        if lacking or made is None:
+            hint = "Make smaller calls, or free memory of the GPU."
+            raise InputError("too little memory for a call", where="device", got=lacking, hint=hint)
+        return made
 
     def _place(self, at: int, count: int, dtype: np.dtype[Any]) -> DeviceArray:
         """Elements of the stage, `at` bytes from its beginning."""
