@@ -24,7 +24,9 @@ def finishes(scripts: Sequence[Any]) -> bool:
         moved = False
         for rank, script in enumerate(scripts):
             while True:
-                posted |= {move.row for move in script.sends[at[rank]]}
+                news = {move.row for move in script.sends[at[rank]]} - posted
+                posted |= news
+                moved |= bool(news)
                 if at[rank] == len(script.receives) or script.receives[at[rank]].row not in posted:
                     break
                 at[rank] += 1

@@ -209,7 +209,7 @@ def test_a_link_that_goes_down_and_comes_back(lib: Any, places: Namespaces, quie
         assert not steps
         assert job.total("returned") >= 8
         assert bool(job.total("doubts")) == quiet
-        assert bool(job.total("resent_segments")) == quiet  # links go down between calls
+        assert job.total("resent_segments") or not quiet  # between calls little is under way, on a busy machine some
 
 
 @pytest.mark.namespaces

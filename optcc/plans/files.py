@@ -165,7 +165,7 @@ def _id(header: dict[str, Any], columns: Columns) -> str:
     digest = hashlib.sha256(canonical(own).encode())
     for name, column in columns.items():
         digest.update(f"\n{name} {column.dtype.str} {len(column)}\n".encode())
-        digest.update(np.ascontiguousarray(column).view(np.uint8).data)  # no copy: there are hundreds of MB
+        digest.update(np.ascontiguousarray(column).reshape(-1).data)  # no copy: there are hundreds of MB
     return digest.hexdigest()[:16]
 
 
