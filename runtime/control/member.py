@@ -227,9 +227,10 @@ class Ties:
         if self.overseer:
             self.overseer.leave()
 
-    def blamed(self, error: RankFailedError) -> int:
-        """Who has failed, as of `go_on`."""
-        return HUB if error.cause == HUB_GONE else self.numbers[error.rank]
+    @staticmethod
+    def blamed(error: RankFailedError, numbers: Sequence[int]) -> int:
+        """Who of the group of these has failed, as of `go_on`."""
+        return HUB if error.cause == HUB_GONE else numbers[error.rank]
 
     # --- what `go_on` has done ---------------------------------------------------------------------------------------
 
@@ -430,6 +431,7 @@ class Member:
             listener = listening(self._control.host, 0) if self.rank and control is None else None
             ties = Ties(membership, [*range(self.world)], (), self._control, timeout_s, listener, overseer)
         self._ties: Ties | None = ties  # None: a later group has them
+        self._numbers = [*ties.numbers]  # of this group; the ties' are those of a later one, should joining that fail
         back_s = timeout_s if return_s is None else return_s
         secret = membership.secret.encode()
         self._links = Links(transport, self._control, back_s, secret=secret, memory=gpu)
@@ -677,7 +679,7 @@ class Member:
             ties, end = self._ties, time.monotonic() + self.timeout_s
             if ties is None:
                 raise InputError("it has shrunk already", where="shrink", expected="a call of the one that came of it")
-            known, blamed = ties.numbers, ties.blamed(self.failed)
+            known, blamed = self._numbers, ties.blamed(self.failed, self._numbers)
             steps = go_on(ties.first.rank, known, ties.hub, blamed)
             answer: object = None
             with contextlib.suppress(StopIteration):
@@ -696,7 +698,7 @@ class Member:
                             try:
                                 join(place, [known.index(number) for number in numbers], ties, end)
                             except RankFailedError as error:
-                                self._ties, answer = ties, ties.blamed(error)
+                                self._ties, answer = ties, ties.blamed(error, numbers)
 
     @property
     def host(self) -> str:
