@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from optcc.errors import InputError
+from optcc.runtime.codec import decode, encode
 from optcc.runtime.control import member
-from optcc.runtime.control.judgement import HUB, JoinGroup
+from optcc.runtime.control.channel import Control
+from optcc.runtime.control.judgement import HUB, JoinGroup, Missed
 from optcc.runtime.control.member import HUB_GONE, Member, Ties
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.errors import RankFailedError
+from optcc.runtime.messages import FROM_RANK, Regroup, Shrink
 
 
 def test_who_has_failed_counts_in_the_group_that_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -45,3 +52,41 @@ def test_who_has_failed_counts_in_the_group_that_says_so(monkeypatch: pytest.Mon
             Member.shrink(this, join)
     assert asked == [([0, 1, 2, 3], 1), 2, HUB, ([0, 1, 2, 3], 1)]
     assert ties.numbers == [2, 3]
+
+
+@contextlib.contextmanager
+def hub_and_rank() -> Iterator[tuple[Ties, Connection]]:
+    """Rank 1's ties, whose hub's end of the connection is the test's."""
+    ours, theirs = socket.socketpair()
+    with Connection(ours.detach()) as here, Connection(theirs.detach()) as there:
+        first = Membership(1, 2, ("127.0.0.1", 1), "it", "secret")
+        yield Ties(first, [0, 1], [("127.0.0.1", 1)] * 2, Control(there, 1, 2), 1.0), here
+
+
+@pytest.mark.parametrize("past_s", [0.0, 5.0])
+def test_an_answer_is_awaited_as_long_as_was_said(past_s: float) -> None:
+    """Also where no time was left."""
+    with hub_and_rank() as (ties, hub):
+        said: list[Any] = []
+
+        def answer() -> None:
+            said.append(decode(hub.recv_bytes(), FROM_RANK))
+            hub.send_bytes(encode(Regroup([1], [])))
+
+        with ThreadPoolExecutor() as pool:
+            done = pool.submit(answer)
+            assert ties.call(0, [], time.monotonic() - past_s) == Regroup([1], [])
+            done.result()
+        assert said == [Shrink(1.0, [])]
+
+
+def test_who_waits_no_longer_hangs_up() -> None:
+    """The hub's end is told at once, and it can be closed afterwards as any other."""
+    with hub_and_rank() as (ties, hub):
+        assert ties.call(0, [], time.monotonic()) == Missed.LATE
+        assert decode(hub.recv_bytes(), FROM_RANK) == Shrink(1.0, [])
+        assert hub.poll(0)
+        with pytest.raises(EOFError):
+            hub.recv_bytes()
+        hub.close()
+        ties.hang_up()

@@ -288,15 +288,18 @@ class Ties:
 
     def call(self, hub: int, without: list[int], end: float) -> Regroup | Missed:
         """Of the hub of that number, which is to answer by `end`."""
-        left = max(GRACE_S, end - time.monotonic())
         try:
             if self.hub != hub:
-                self._connect(hub, left)
+                self._connect(hub, max(GRACE_S, end - time.monotonic()))
             self._heard(time.monotonic())  # the others may have gone on already
             if self.control.regrouped is None:
+                left = max(GRACE_S, end - time.monotonic())
                 self.control.tell(Shrink(left, without))
-                self._heard(end + GRACE_S)
+                self._heard(time.monotonic() + left + GRACE_S)
             said, self.control.regrouped = self.control.regrouped, None
+            if said is None:
+                self.hub = HUB
+                self.control.hang_up(0.0)  # it is not to count on this rank any more
             return said or Missed.LATE
         except BlockingIOError:
             return Missed.LATE
