@@ -9,6 +9,7 @@ most.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import math
 import select
@@ -24,7 +25,16 @@ from typing import Any
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
 from optcc.runtime.control.channel import Clock, Control
-from optcc.runtime.control.connecting import RETRY_S, SILENCE_S, TAMPERED, TIMEOUT_S, HubLostError, RefusedError
+from optcc.runtime.control.connecting import (
+    GREETING_LIMIT,
+    RETRY_S,
+    SILENCE_S,
+    TAMPERED,
+    TIMEOUT_S,
+    HubLostError,
+    RefusedError,
+    prepare,
+)
 from optcc.runtime.control.judgement import GRACE_S, HUB, CallHub, JoinGroup, Missed, OpenHub, ShutDoor, go_on
 from optcc.runtime.control.links import Links, Operation
 from optcc.runtime.control.overseer import Overseer
@@ -41,6 +51,7 @@ from optcc.runtime.errors import (
     TransportError,
     shortage,
 )
+from optcc.runtime.forks import own
 from optcc.runtime.messages import (
     CLOSE,
     Broken,
@@ -209,6 +220,7 @@ class Ties:
     overseer: Overseer | None = None
     hub: int = 0
     _silent: dict[int, float] = field(default_factory=dict)  # by number, since when its machine has said nothing
+    _held: dict[int, socket.socket] = field(default_factory=dict)  # by number, a connection that tells that it lives
 
     def shut(self) -> None:
         """Nobody is to come here any more."""
@@ -226,6 +238,8 @@ class Ties:
         """After that."""
         if self.overseer:
             self.overseer.leave()
+        for number in [*self._held]:
+            self._held.pop(number).close()
 
     @staticmethod
     def blamed(error: RankFailedError, numbers: Sequence[int]) -> int:
@@ -245,13 +259,32 @@ class Ties:
         self.overseer = Overseer(self.first.world, door, math.inf, numbers=numbers, **how).start()
 
     def lives(self, number: int) -> bool:
-        """Whether its process listens; a machine that says nothing may be slow, for as long as any may."""
+        """Whether its process listens. That nobody does is known where the other machine says so; one that says nothing
+        may be slow, for as long as any may, and so may this one, which may have no way there or no descriptor left.
+
+        A connection tells as long as it is held, whether or not its far end is taken: one for each question would fill
+        the queue of a rank in a long step.
+        """
+        held = self._held.get(number)
         try:
-            socket.create_connection(tuple(self.doors[number]), GRACE_S).close()
-        except TimeoutError:
-            return time.monotonic() < self._silent.setdefault(number, time.monotonic()) + SILENCE_S
+            if held and held.recv(GREETING_LIMIT):
+                return True  # its hub greets a stranger
+        except BlockingIOError:
+            return True
+        except TimeoutError:  # its kernel has not answered this one's
+            self._silent.setdefault(number, time.monotonic() - SILENCE_S)
         except OSError:
+            pass
+        if held:  # its process has ended, or its hub has sent a stranger away
+            self._held.pop(number).close()
+        try:
+            self._held[number] = made = own(socket.create_connection(tuple(self.doors[number]), GRACE_S))
+            prepare(made)
+            made.setblocking(False)
+        except ConnectionRefusedError:
             return False
+        except OSError:
+            return time.monotonic() < self._silent.setdefault(number, time.monotonic()) + SILENCE_S
         self._silent.pop(number, None)
         return True
 
@@ -307,8 +340,11 @@ class Ties:
             self.hub = HUB
             time.sleep(RETRY_S / 10)  # the hub may not have noticed yet that the last connection has ended
             return Missed.LOST if time.monotonic() < end else Missed.LATE
-        except OSError:
-            return Missed.GONE
+        except OSError as error:
+            if isinstance(error, ConnectionRefusedError | TimeoutError) or error.errno == errno.EHOSTUNREACH:
+                return Missed.GONE
+            time.sleep(RETRY_S)  # it has not been asked: this machine has no way there, or no descriptor left
+            return Missed.LOST if time.monotonic() < end else Missed.LATE
 
     def _heard(self, until: float) -> None:
         """Hear of the next group, until then; the verdict is known."""
