@@ -426,9 +426,11 @@ class Rank:
                     yield from self.wait(world.now + RETRY_S)
                     return Missed.LOST if world.now < end else Missed.LATE
             self.at = number
-        self.tell(Shrink(max(GRACE_S, end - world.now), without))
+        left = max(GRACE_S, end - world.now)
+        self.tell(Shrink(left, without))
+        latest = world.now + left + GRACE_S
         while True:
-            what = yield from self.wait(end + GRACE_S)
+            what = yield from self.wait(latest)
             match what:
                 case Regroup():
                     return what

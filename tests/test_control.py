@@ -511,6 +511,26 @@ def test_a_hub_without_a_door_has_those_it_is_attached_to() -> None:
         assert works(hub, members)
 
 
+def test_who_may_live_is_asked_side_by_side() -> None:
+    """Three ranks are cut off; then none of them answers before all have been asked; one of them lives."""
+    all_asked, asked = threading.Event(), set[int]()
+
+    def lives(number: int) -> bool:
+        if len(hub.hub.awaited) < 3 and not all_asked.is_set():
+            return True
+        asked.add(number)
+        if len(asked) == 3:
+            all_asked.set()
+        return all_asked.wait(10) and number == 2
+
+    with star(4, lives=lives) as (hub, members):
+        for rank in (1, 2, 3):
+            members[rank].hang_up(0.0)
+        verdict(hub)
+        assert eventually(lambda: hub.hub.awaited == {2} and 0 in hub.hub.present)
+        assert asked == {1, 2, 3}
+
+
 def test_a_hub_that_is_not_there_is_not_waited_for_for_ever() -> None:
     address = ("127.0.0.1", free_port())
     with pytest.raises(HubLostError, match=r"no hub answers at 127.0.0.1:\d+ within 0.3 s: .*refused"):

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from optcc.runtime.control.judgement import CallHub, Hub, JoinGroup, Missed, OpenHub, go_on
-from optcc.runtime.messages import Gone, Late, RunFailed, Shrink
+from optcc.runtime.messages import Gone, Joined, Late, Regroup, RunFailed, Shrink
 from tests.control_world import LIMIT_S, World
 
 SEEDS = 4000
@@ -48,6 +48,22 @@ def test_what_is_played_is_not_in_vain() -> None:
         logs.append("\n".join(world.log))
     for what, count in {"without [": 15, "is to join": 45, "dies": 45, "is silent": 3, "is cut": 3}.items():
         assert sum(what in log for log in logs) >= count, what
+
+
+@pytest.mark.parametrize(("hasty", "group"), [(3, [0, 1, 2]), (1, [0, 1])])
+def test_who_was_named_does_not_hurry_the_others(hasty: int, group: list[int]) -> None:
+    """Rank 3 has failed, rank 2 comes after 30 s, and the others have a minute; but one of them has 2 s."""
+    said: list[Any] = []
+    hub = Hub(range(4), lambda numbers, message: said.append(message), LIMIT_S)
+    for number in range(4):
+        hub.take(number, Joined(), 0.0)
+    hub.fail(3, "it is lost")
+    for number in (3, 0, 1):
+        hub.take(number, Shrink(2.0 if number == hasty else 60.0, []), 1.0)
+    for now in range(2, 30):
+        hub.look(now)
+    hub.take(2, Shrink(60.0, []), 30.0)
+    assert next(message for message in said if isinstance(message, Regroup)) == Regroup(group, [])
 
 
 # --- mutants: each breaks a property, which is noticed --------------------------------------------------------------

@@ -323,7 +323,8 @@ class Hub:
         self._ended = self._mine not in there
         going = sorted(self._wanting.keys() - self._out)
         few = len(self.awaited) >= len(going)
-        if self._ended or ((few or not there <= self._wanting.keys()) and now < min(self._wanting.values())):
+        until = min(self._wanting[number] for number in going or self._wanting)  # who is out hurries nobody
+        if self._ended or ((few or not there <= self._wanting.keys()) and now < until):
             return
         told = self.present | {*self.numbers}
         if few:

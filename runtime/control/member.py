@@ -9,6 +9,7 @@ most.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import math
 import select
@@ -24,7 +25,16 @@ from typing import Any
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
 from optcc.runtime.control.channel import Clock, Control
-from optcc.runtime.control.connecting import RETRY_S, SILENCE_S, TAMPERED, TIMEOUT_S, HubLostError, RefusedError
+from optcc.runtime.control.connecting import (
+    GREETING_LIMIT,
+    RETRY_S,
+    SILENCE_S,
+    TAMPERED,
+    TIMEOUT_S,
+    HubLostError,
+    RefusedError,
+    prepare,
+)
 from optcc.runtime.control.judgement import GRACE_S, HUB, CallHub, JoinGroup, Missed, OpenHub, ShutDoor, go_on
 from optcc.runtime.control.links import Links, Operation
 from optcc.runtime.control.overseer import Overseer
@@ -41,6 +51,7 @@ from optcc.runtime.errors import (
     TransportError,
     shortage,
 )
+from optcc.runtime.forks import own
 from optcc.runtime.messages import (
     CLOSE,
     Broken,
@@ -209,6 +220,7 @@ class Ties:
     overseer: Overseer | None = None
     hub: int = 0
     _silent: dict[int, float] = field(default_factory=dict)  # by number, since when its machine has said nothing
+    _held: dict[int, socket.socket] = field(default_factory=dict)  # by number, a connection that tells that it lives
 
     def shut(self) -> None:
         """Nobody is to come here any more."""
@@ -226,10 +238,13 @@ class Ties:
         """After that."""
         if self.overseer:
             self.overseer.leave()
+        for number in [*self._held]:
+            self._held.pop(number).close()
 
-    def blamed(self, error: RankFailedError) -> int:
-        """Who has failed, as of `go_on`."""
-        return HUB if error.cause == HUB_GONE else self.numbers[error.rank]
+    @staticmethod
+    def blamed(error: RankFailedError, numbers: Sequence[int]) -> int:
+        """Who of the group of these has failed, as of `go_on`."""
+        return HUB if error.cause == HUB_GONE else numbers[error.rank]
 
     # --- what `go_on` has done ---------------------------------------------------------------------------------------
 
@@ -244,13 +259,32 @@ class Ties:
         self.overseer = Overseer(self.first.world, door, math.inf, numbers=numbers, **how).start()
 
     def lives(self, number: int) -> bool:
-        """Whether its process listens; a machine that says nothing may be slow, for as long as any may."""
+        """Whether its process listens. That nobody does is known where the other machine says so; one that says nothing
+        may be slow, for as long as any may, and so may this one, which may have no way there or no descriptor left.
+
+        A connection tells as long as it is held, whether or not its far end is taken: one for each question would fill
+        the queue of a rank in a long step.
+        """
+        held = self._held.get(number)
         try:
-            socket.create_connection(tuple(self.doors[number]), GRACE_S).close()
-        except TimeoutError:
-            return time.monotonic() < self._silent.setdefault(number, time.monotonic()) + SILENCE_S
+            if held and held.recv(GREETING_LIMIT):
+                return True  # its hub greets a stranger
+        except BlockingIOError:
+            return True
+        except TimeoutError:  # its kernel has not answered this one's
+            self._silent.setdefault(number, time.monotonic() - SILENCE_S)
         except OSError:
+            pass
+        if held:  # its process has ended, or its hub has sent a stranger away
+            self._held.pop(number).close()
+        try:
+            self._held[number] = made = own(socket.create_connection(tuple(self.doors[number]), GRACE_S))
+            prepare(made)
+            made.setblocking(False)
+        except ConnectionRefusedError:
             return False
+        except OSError:
+            return time.monotonic() < self._silent.setdefault(number, time.monotonic()) + SILENCE_S
         self._silent.pop(number, None)
         return True
 
@@ -287,15 +321,18 @@ class Ties:
 
     def call(self, hub: int, without: list[int], end: float) -> Regroup | Missed:
         """Of the hub of that number, which is to answer by `end`."""
-        left = max(GRACE_S, end - time.monotonic())
         try:
             if self.hub != hub:
-                self._connect(hub, left)
+                self._connect(hub, max(GRACE_S, end - time.monotonic()))
             self._heard(time.monotonic())  # the others may have gone on already
             if self.control.regrouped is None:
+                left = max(GRACE_S, end - time.monotonic())
                 self.control.tell(Shrink(left, without))
-                self._heard(end + GRACE_S)
+                self._heard(time.monotonic() + left + GRACE_S)
             said, self.control.regrouped = self.control.regrouped, None
+            if said is None:
+                self.hub = HUB
+                self.control.hang_up(0.0)  # it is not to count on this rank any more
             return said or Missed.LATE
         except BlockingIOError:
             return Missed.LATE
@@ -303,8 +340,11 @@ class Ties:
             self.hub = HUB
             time.sleep(RETRY_S / 10)  # the hub may not have noticed yet that the last connection has ended
             return Missed.LOST if time.monotonic() < end else Missed.LATE
-        except OSError:
-            return Missed.GONE
+        except OSError as error:
+            if isinstance(error, ConnectionRefusedError | TimeoutError) or error.errno == errno.EHOSTUNREACH:
+                return Missed.GONE
+            time.sleep(RETRY_S)  # it has not been asked: this machine has no way there, or no descriptor left
+            return Missed.LOST if time.monotonic() < end else Missed.LATE
 
     def _heard(self, until: float) -> None:
         """Hear of the next group, until then; the verdict is known."""
@@ -430,6 +470,7 @@ class Member:
             listener = listening(self._control.host, 0) if self.rank and control is None else None
             ties = Ties(membership, [*range(self.world)], (), self._control, timeout_s, listener, overseer)
         self._ties: Ties | None = ties  # None: a later group has them
+        self._numbers = [*ties.numbers]  # of this group; the ties' are those of a later one, should joining that fail
         back_s = timeout_s if return_s is None else return_s
         secret = membership.secret.encode()
         self._links = Links(transport, self._control, back_s, secret=secret, memory=gpu)
@@ -677,7 +718,7 @@ class Member:
             ties, end = self._ties, time.monotonic() + self.timeout_s
             if ties is None:
                 raise InputError("it has shrunk already", where="shrink", expected="a call of the one that came of it")
-            known, blamed = ties.numbers, ties.blamed(self.failed)
+            known, blamed = self._numbers, ties.blamed(self.failed, self._numbers)
             steps = go_on(ties.first.rank, known, ties.hub, blamed)
             answer: object = None
             with contextlib.suppress(StopIteration):
@@ -696,7 +737,7 @@ class Member:
                             try:
                                 join(place, [known.index(number) for number in numbers], ties, end)
                             except RankFailedError as error:
-                                self._ties, answer = ties, ties.blamed(error)
+                                self._ties, answer = ties, ties.blamed(error, numbers)
 
     @property
     def host(self) -> str:

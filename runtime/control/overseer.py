@@ -35,6 +35,9 @@ FAREWELL_S = 3.0
 LOOK_S = 0.1
 """Between two looks at what is due although nobody says anything."""
 
+ASKERS = 64
+"""Ranks are asked at the same time whether they live, at most."""
+
 
 class Overseer:
     """A hub with a thread of its own, in a rank's process or a command's. It ends when all ranks have left or gone.
@@ -44,7 +47,8 @@ class Overseer:
     door : where it listens for ranks that others start; None: nowhere, all come by `attach`
     obituary : called with a rank that has hung up, says how it ended; None: nobody knows
     commands : it is a command's, which reads `news`, and says itself what has failed
-    lives : whether the process of one that is not connected is there, as far as can be told
+    lives : whether the process of one that is not connected is there, as far as can be told; called from several
+        threads, for each rank from one at a time
     numbers, follows : of a hub that takes the place of another one: its group, and more as of `Hub`; None: all ranks
     """
 
@@ -151,9 +155,8 @@ class Overseer:
                 hub.look(now)
                 if hub.failed and now > self._asked_at + LOOK_S:
                     self._asked_at = now
-                    for number in sorted(hub.awaited):
-                        if not self.lives(number):
-                            hub.dead(number, now)
+                    for number in self._dead(sorted(hub.awaited)):
+                        hub.dead(number, now)
                 if self._gone.is_set():
                     end = min(end, time.monotonic() + FAREWELL_S)
             if not hub.failed and hub.staying:  # nobody tells them anything any more
@@ -162,6 +165,23 @@ class Overseer:
             log.exception("the overseer of %s ended", self._job)
         finally:
             self._board.__exit__()
+
+    def _dead(self, numbers: list[int]) -> list[int]:
+        """Which of these do not live, asked side by side: one whose machine says nothing has its asker wait."""
+        dead: list[int] = []
+
+        def ask(some: list[int]) -> None:
+            dead.extend(number for number in some if not self.lives(number))
+
+        askers = [
+            threading.Thread(target=ask, args=(numbers[first::ASKERS],), name="optcc asks who lives", daemon=True)
+            for first in range(min(ASKERS, len(numbers)))
+        ]
+        for asker in askers:  # no pool: those of the standard library take nothing once the main thread has ended
+            asker.start()
+        for asker in askers:
+            asker.join()
+        return sorted(dead)
 
     def _absence(self, missing: Collection[int]) -> str:
         names = ", ".join(map(str, sorted(missing)[:8])) + (", ..." if len(missing) > 8 else "")
