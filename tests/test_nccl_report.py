@@ -255,6 +255,13 @@ def test_strangers_in_a_file() -> None:
         read_text(text_of(0, {}).replace('host="server0', 'host="other'), "x.prom", PORTS)
 
 
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "-1", "-5e9", "nan", "1e", "+-"])
+def test_values_that_no_counter_has_say_nothing(value: str) -> None:
+    text = re.sub(r" \d+$", f" {value}", text_of(0, {(1, 0): 0.5}), flags=re.M)
+    found = read_text(text + text_of(2, {}), "x.prom", PORTS)
+    assert (found.signs, {one.run[:16] for one in found.observations}) == ((), {f"{2:016x}"})
+
+
 def test_lines_of_the_log_are_signs() -> None:
     """Of our own NIC and of a peer's; who is back is no grave sign."""
     lines = [
