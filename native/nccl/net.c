@@ -292,8 +292,7 @@ static void look_around(uint64_t now_ns)
         char words[512];
         link_look(r->link);
         const int used_now = r->connections && link_state(r->link) == LINK_OPEN;
-        if (link_process(r->link) != plugin.process.id) /* what goes to ourselves passes no NIC */
-            report_link(r->link, used_now);
+        const int passes = link_process(r->link) != plugin.process.id; /* what goes to ourselves passes no NIC */
         while (link_state(r->link) == LINK_OPEN && link_news(r->link, report_lost(), words, sizeof words)) {
             if (used_now && !other_way(r)) /* a process that has ended is no news */
                 WARN("%s", words);
@@ -314,10 +313,13 @@ static void look_around(uint64_t now_ns)
                 link_tell(r->link, words, sizeof words);
                 INFO("%s", words);
             }
-            report_link_over(r->link);
+            if (passes)
+                report_link_over(r->link);
             link_close(r->link);
             free(r);
         } else {
+            if (passes)
+                report_link(r->link, used_now);
             at = &r->next;
         }
     }
