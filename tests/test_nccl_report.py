@@ -61,6 +61,12 @@ def wires(folder: Path) -> list[float]:
     return [float(value) for metric, _, value in SAMPLE.findall(text) if metric == "optcc_nccl_wire_full_bytes_total"]
 
 
+def deaf_threads(pid: int) -> int:
+    """How many threads of a process get no signal: they are for the program's own threads."""
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(bool(re.search(r"^SigBlk:\s*f", text, re.M)) for text in texts)
+
+
 # --- the file ------------------------------------------------------------------------------------------------------
 
 
@@ -77,6 +83,7 @@ def test_each_process_keeps_a_file_while_it_runs(built: Build, tmp_path: Path) -
         text = max((path.read_text() for path in tmp_path.glob("*.prom")), key=len)
         assert {host for host, _ in samples(tmp_path, "links")} == {socket.gethostname()[:63]}
         assert not [log for log in ranks.folder.glob("log.*") if "NIC " in log.read_text()]
+        assert {deaf_threads(process.pid) for process in ranks.processes} == {2}
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     assert types == {metric.name: "counter" if metric.name.endswith("_total") else "gauge" for metric in PLUGIN}
     assert dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.M)) == {metric.name: metric.text for metric in PLUGIN}

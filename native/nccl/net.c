@@ -476,10 +476,13 @@ static nccl_result_t start(void)
     if (gethostname(p->host, sizeof p->host - 1) || !p->host[0])
         snprintf(p->host, sizeof p->host, "unknown");
     report_name(p->host);
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     const int good = find_nics(p, why, sizeof why) && told_rates(p, why, sizeof why) &&
                      (!p->settings.plans || plans_open(p->settings.plans, &p->plans, why, sizeof why)) &&
                      !doors_open(p, why, sizeof why) && report_start(p, why, sizeof why);
     if (!good) {
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
         WARN("%s", why);
         doors_close(p);
         plans_close(p->plans);
@@ -489,8 +492,6 @@ static nccl_result_t start(void)
     plugin.epoll = epoll_create1(EPOLL_CLOEXEC);
     plugin.waker = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     atomic_store(&plugin.stops, 0);
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     const int failed = plugin.epoll < 0 || plugin.waker < 0 || pthread_create(&plugin.thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
