@@ -593,8 +593,10 @@ void link_close(struct link *l)
     optcc_messages_close(l->messages);
     optcc_tcp_close(l->tcp);
     optcc_verbs_close(l->verbs);
-    if (l->lifeline >= 0) /* last: the other takes it for our end */
+    if (l->lifeline >= 0) { /* last: the other takes it for our end; a child that was forked may have it, too */
+        shutdown(l->lifeline, SHUT_RDWR);
         close(l->lifeline);
+    }
     free(l);
 }
 
