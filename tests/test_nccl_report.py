@@ -305,19 +305,48 @@ def test_lines_of_the_log_are_signs() -> None:
     assert not any("trouble" in line for line in found.unused)
 
 
+def limit(names: list[str], slow: tuple[int, int] | None = None) -> list[list[str]]:
+    """Give NICs of three hosts a rate, (host, rail) half of it; returns how ranks are started there."""
+    for host in range(3):
+        for rail in range(2):
+            mbit = "40mbit" if (host, rail) == slow else "80mbit"
+            for name, device in ((names[host], f"r{rail}"), (names[-1], f"v{host}r{rail}")):
+                command = ["tc", "-n", name, "qdisc", "replace", "dev", device, "root", "tbf", "rate", mbit]
+                subprocess.run([*command, "burst", "64kb", "limit", "4mb"], check=True)
+    return [["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname server{i}; exec "$@"', "sh"]
+            for i, name in enumerate(names[:-1])]  # fmt: skip
+
+
+def begins_anew(built: Build, folder: Path) -> bool:
+    """Whether shares are counted anew, by both wires to a host, when one of them is back after a loss."""
+    with namespaces(3) as names:
+        env = {"OPTCC_METRICS": str(folder), "HARNESS_BYTES": str(4 << 20)}
+        with Ranks(built, ["r0,r1"] * 3, calls=10**6, prefix=limit(names), env=env):
+
+            def full() -> list[float]:  # the two of who sends to it come last
+                text = "".join(path.read_text() for path in folder.glob("*.prom"))
+                return sorted(float(value) for metric, labels, value in SAMPLE.findall(text)
+                              if metric == "optcc_nccl_wire_full_bytes_total" and 'peer="server1"' in labels)  # fmt: skip
+
+            assert waits(lambda: min(full()[-2:], default=0) >= 4 * LEAST_FULL, 120), full()
+            for state, value in (("down", 0.0), ("up", 1.0)):
+                ip("-n", names[-1], "link", "set", "v1r1", state)
+                assert waits(lambda value=value: samples(folder, "nic_up")["server1", "r1"] == value, 30)  # type: ignore[misc]
+            return waits(lambda: max(full()) < 2 * LEAST_FULL, 10)
+
+
+@pytest.mark.long
+@pytest.mark.namespaces
+def test_a_nic_that_was_away_is_not_slow(built: Build, tmp_path: Path) -> None:
+    assert begins_anew(built, tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.namespaces
 def test_a_slow_nic_of_a_job_is_diagnosed(built: Build, tmp_path: Path) -> None:
     """Three hosts over NICs with rates, AllReduces by CollNet; the files of the running job name the slow one."""
     with namespaces(3) as names:
-        for host in range(3):
-            for rail in range(2):
-                mbit = "40mbit" if (host, rail) == (1, 1) else "80mbit"
-                for name, device in ((names[host], f"r{rail}"), (names[-1], f"v{host}r{rail}")):
-                    command = ["tc", "-n", name, "qdisc", "replace", "dev", device, "root", "tbf", "rate", mbit]
-                    subprocess.run([*command, "burst", "64kb", "limit", "4mb"], check=True)
-        prefix = [["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname server{i}; exec "$@"', "sh"]
-                  for i, name in enumerate(names[:-1])]  # fmt: skip
+        prefix = limit(names, slow=(1, 1))
         env = {"OPTCC_METRICS": str(tmp_path), "HARNESS_BYTES": str(4 << 20)}
         with Ranks(built, ["r0,r1"] * 3, calls=10**6, prefix=prefix, env=env):
             assert waits(lambda: sum(value >= LEAST_FULL for value in wires(tmp_path)) >= 2, 120), wires(tmp_path)

@@ -705,6 +705,7 @@ uint32_t link_nics(const struct link *l, uint32_t *lost)
 
 void link_look(struct link *l)
 {
+    int back = 0;
     uint32_t alive = 0, far = 0, far_alive = 0; /* wires; NICs of the peer, a bit each */
     if (!l->engine)
         return;
@@ -713,6 +714,7 @@ void link_look(struct link *l)
     for (uint32_t i = 0; i < l->wires; i++) {
         const int lost = is_lost(l, i);
         l->idle |= lost != l->seen[i].lost; /* what it carried is moved */
+        back |= l->seen[i].lost && !lost;
         l->seen[i].lost = lost;
         alive += !lost;
         far |= UINT32_C(1) << l->ends[i].far_nic;
@@ -726,6 +728,8 @@ void link_look(struct link *l)
     for (uint32_t i = 0; i < l->wires; i++) {
         struct optcc_wire_state state = {0};
         (void)optcc_wire_look(l->engine, i, &state);
+        if (back) /* shares are of times in which all had theirs */
+            l->seen[i].full = 0;
         if (!l->idle && alive > 1)
             l->seen[i].full += state.acked_bytes - l->seen[i].acked;
         l->seen[i].acked = state.acked_bytes;
