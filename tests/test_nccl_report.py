@@ -325,8 +325,9 @@ def begins_anew(built: Build, folder: Path) -> bool:
 
             def full() -> list[float]:  # the two of who sends to it come last
                 text = "".join(path.read_text() for path in folder.glob("*.prom"))
-                return sorted(float(value) for metric, labels, value in SAMPLE.findall(text)
-                              if metric == "optcc_nccl_wire_full_bytes_total" and 'peer="server1"' in labels)  # fmt: skip
+                name = "optcc_nccl_wire_full_bytes_total"
+                found = [found for found in SAMPLE.findall(text) if found[0] == name and 'peer="server1"' in found[1]]
+                return sorted(float(value) for _, _, value in found)
 
             assert waits(lambda: min(full()[-2:], default=0) >= 4 * LEAST_FULL, 120), full()
             for state, value in (("down", 0.0), ("up", 1.0)):
