@@ -893,6 +893,13 @@ static int load(struct optcc_verbs *v)
     if (getenv("PLAYED_FABRIC") && !dlsym(library, "played_get")) /* real NICs would be taken for played ones */
         return because(OPTCC_BAD, "%s is not the played one, though PLAYED_FABRIC is set: expected the environment that "
                                   "`optcc fabric env` prints", name);
+    /* Kernels before 5.12 could move registered pages away when a process forks. What is kept from a child is our own
+     * memory then; that of callers, which a child may want, stays as it is. If it is too late, nothing is worse. */
+    int (*fork_init)(void);
+    void *const function = v->config.copies ? dlsym(library, "ibv_fork_init") : NULL;
+    memcpy(&fork_init, &function, sizeof function);
+    if (fork_init)
+        (void)fork_init();
     return OPTCC_OK;
 }
 

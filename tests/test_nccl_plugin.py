@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+import signal
 import socket
 import struct
 import subprocess
@@ -258,6 +259,15 @@ def test_handles_that_are_none_are_refused(built: Build) -> None:
         assert table.try_connect(handle, 20) == (0, True)
 
     alone(play, built)
+
+
+def test_a_start_that_fails_leaves_signals_as_they_were(built: Build) -> None:
+    def play(table: Table) -> None:
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        assert table.init(ctypes.cast(table._log, ctypes.c_void_p)) != 0
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == before
+
+    alone(play, built, OPTCC_NICS="none7")
 
 
 def test_strangers_at_the_door_are_sent_away(built: Build) -> None:

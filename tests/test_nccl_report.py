@@ -61,6 +61,12 @@ def wires(folder: Path) -> list[float]:
     return [float(value) for metric, _, value in SAMPLE.findall(text) if metric == "optcc_nccl_wire_full_bytes_total"]
 
 
+def deaf_threads(pid: int) -> int:
+    """How many threads of a process get no signal: they are for the program's own threads."""
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return sum(bool(re.search(r"^SigBlk:\s*f", text, re.M)) for text in texts)
+
+
 # --- the file ------------------------------------------------------------------------------------------------------
 
 
@@ -77,6 +83,7 @@ def test_each_process_keeps_a_file_while_it_runs(built: Build, tmp_path: Path) -
         text = max((path.read_text() for path in tmp_path.glob("*.prom")), key=len)
         assert {host for host, _ in samples(tmp_path, "links")} == {socket.gethostname()[:63]}
         assert not [log for log in ranks.folder.glob("log.*") if "NIC " in log.read_text()]
+        assert {deaf_threads(process.pid) for process in ranks.processes} == {2}
     types = dict(re.findall(r"^# TYPE (\S+) (\S+)$", text, re.M))
     assert types == {metric.name: "counter" if metric.name.endswith("_total") else "gauge" for metric in PLUGIN}
     assert dict(re.findall(r"^# HELP (\S+) (.+)$", text, re.M)) == {metric.name: metric.text for metric in PLUGIN}
@@ -119,13 +126,27 @@ def test_a_folder_that_vanishes_is_told_once_and_harms_nothing(built: Build, tmp
 # --- a NIC that is lost and comes back -----------------------------------------------------------------------------
 
 
-def faults(built: Build, folder: Path) -> list[str]:
+def join(names: list[str]) -> None:
+    """Every NIC reaches every NIC: one net, and what comes from an address leaves by its NIC."""
+    ip("-n", names[-1], "link", "add", "j0", "type", "veth", "peer", "name", "j1")
+    for rail in range(2):
+        ip("-n", names[-1], "link", "set", f"j{rail}", "master", f"b{rail}", "up")
+    for rank, name in enumerate(names[:-1]):
+        ip("netns", "exec", name, "sh", "-c", "echo 1 > /proc/sys/net/ipv4/conf/all/arp_ignore")
+        for rail in range(2):
+            ip("-n", name, "route", "add", "10.77.0.0/16", "dev", f"r{rail}", "table", f"{101 + rail}")
+            ip("-n", name, "rule", "add", "from", f"10.77.{rail}.{rank + 1}", "lookup", f"{101 + rail}")
+
+
+def faults(built: Build, folder: Path, lanes: str = "rails") -> list[str]:
     """What is wrong with the lines and metrics of three hosts, one of which loses a NIC and gets it back."""
     wrong = []
     with namespaces(3) as names:
         prefix = [["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname h{i}; exec "$@"', "sh"]
                   for i, name in enumerate(names[:-1])]  # fmt: skip
-        env = {"OPTCC_METRICS": str(folder)}
+        if lanes == "all":
+            join(names)
+        env = {"OPTCC_METRICS": str(folder), "OPTCC_LANES": lanes}
         with Ranks(built, ["r0,r1"] * 3, messages=10**6, prefix=prefix, env=env) as ranks:
 
             def up() -> dict[tuple[str, str], float]:
@@ -148,19 +169,23 @@ def faults(built: Build, folder: Path) -> list[str]:
         if rank == 1:
             good = told == ["NIC r1 is lost; 1 of 2 NICs carry on", "NIC r1 is back; 2 of 2 NICs carry on"]
         else:
-            good = [re.sub(r"\(.*?\) ", "", line) for line in told] == [
+            said = [re.sub(r"\(.*?\) ", "", line) for line in told]
+            good = said == [
                 "NIC r1 of host h1 is lost, as seen from r1; 1 of 2 wires carry on",
                 "NIC r1 of host h1 is back, as seen from r1; 2 of 2 wires carry on",
             ]
+            if lanes == "all":  # its wires come back one after the other
+                good = [line[:26] for line in said] == [f"NIC r1 of host h1 is {now}," for now in ("lost", "back")]
         if not good:
             wrong.append(f"rank {rank}: {told}")
     return wrong
 
 
 @pytest.mark.namespaces
-def test_a_nic_that_goes_and_comes_is_one_line_each(built: Build, tmp_path: Path) -> None:
-    """Of the host that it is of; at the others one that names it. The metrics say the same."""
-    assert faults(built, tmp_path) == []
+@pytest.mark.parametrize("lanes", ["rails", "all"])
+def test_a_nic_that_goes_and_comes_is_one_line_each(built: Build, tmp_path: Path, lanes: str) -> None:
+    """Of the host that it is of; at the others one that names it, by however many wires. The metrics say the same."""
+    assert faults(built, tmp_path, lanes) == []
 
 
 MUTANTS = {
@@ -168,7 +193,7 @@ MUTANTS = {
         "report.c", "look.nic[i].wires_lost == look.nic[i].wires : nic->lost", "look.nic[i].wires_lost > 0 : nic->lost"
     ),
     "what is back is not told": ("report.c", "if (lost == nic->lost)", "if (lost <= nic->lost)"),
-    "a NIC of ours is told as a peer's": ("link.c", "if (silent || l->seen[i].silent)", "if (0)"),
+    "a NIC of ours is told as a peer's": ("link.c", "if (silent || l->far_seen[far].silent)", "if (0)"),
 }  # fmt: skip
 
 
@@ -255,6 +280,13 @@ def test_strangers_in_a_file() -> None:
         read_text(text_of(0, {}).replace('host="server0', 'host="other'), "x.prom", PORTS)
 
 
+@pytest.mark.parametrize("value", ["1e999", "-1e999", "-1", "-5e9", "nan", "1e", "+-"])
+def test_values_that_no_counter_has_say_nothing(value: str) -> None:
+    text = re.sub(r" \d+$", f" {value}", text_of(0, {(1, 0): 0.5}), flags=re.M)
+    found = read_text(text + text_of(2, {}), "x.prom", PORTS)
+    assert (found.signs, {one.run[:16] for one in found.observations}) == ((), {f"{2:016x}"})
+
+
 def test_lines_of_the_log_are_signs() -> None:
     """Of our own NIC and of a peer's; who is back is no grave sign."""
     lines = [
@@ -273,19 +305,49 @@ def test_lines_of_the_log_are_signs() -> None:
     assert not any("trouble" in line for line in found.unused)
 
 
+def limit(names: list[str], slow: tuple[int, int] | None = None) -> list[list[str]]:
+    """Give NICs of three hosts a rate, (host, rail) half of it; returns how ranks are started there."""
+    for host in range(3):
+        for rail in range(2):
+            mbit = "40mbit" if (host, rail) == slow else "80mbit"
+            for name, device in ((names[host], f"r{rail}"), (names[-1], f"v{host}r{rail}")):
+                command = ["tc", "-n", name, "qdisc", "replace", "dev", device, "root", "tbf", "rate", mbit]
+                subprocess.run([*command, "burst", "64kb", "limit", "4mb"], check=True)
+    return [["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname server{i}; exec "$@"', "sh"]
+            for i, name in enumerate(names[:-1])]  # fmt: skip
+
+
+def begins_anew(built: Build, folder: Path) -> bool:
+    """Whether shares are counted anew, by both wires to a host, when one of them is back after a loss."""
+    with namespaces(3) as names:
+        env = {"OPTCC_METRICS": str(folder), "HARNESS_BYTES": str(4 << 20)}
+        with Ranks(built, ["r0,r1"] * 3, calls=10**6, prefix=limit(names), env=env):
+
+            def full() -> list[float]:  # the two of who sends to it come last
+                text = "".join(path.read_text() for path in folder.glob("*.prom"))
+                name = "optcc_nccl_wire_full_bytes_total"
+                found = [found for found in SAMPLE.findall(text) if found[0] == name and 'peer="server1"' in found[1]]
+                return sorted(float(value) for _, _, value in found)
+
+            assert waits(lambda: min(full()[-2:], default=0) >= 4 * LEAST_FULL, 120), full()
+            for state, value in (("down", 0.0), ("up", 1.0)):
+                ip("-n", names[-1], "link", "set", "v1r1", state)
+                assert waits(lambda value=value: samples(folder, "nic_up")["server1", "r1"] == value, 30)  # type: ignore[misc]
+            return waits(lambda: max(full()) < 2 * LEAST_FULL, 10)
+
+
+@pytest.mark.long
+@pytest.mark.namespaces
+def test_a_nic_that_was_away_is_not_slow(built: Build, tmp_path: Path) -> None:
+    assert begins_anew(built, tmp_path)
+
+
 @pytest.mark.long
 @pytest.mark.namespaces
 def test_a_slow_nic_of_a_job_is_diagnosed(built: Build, tmp_path: Path) -> None:
     """Three hosts over NICs with rates, AllReduces by CollNet; the files of the running job name the slow one."""
     with namespaces(3) as names:
-        for host in range(3):
-            for rail in range(2):
-                mbit = "40mbit" if (host, rail) == (1, 1) else "80mbit"
-                for name, device in ((names[host], f"r{rail}"), (names[-1], f"v{host}r{rail}")):
-                    command = ["tc", "-n", name, "qdisc", "replace", "dev", device, "root", "tbf", "rate", mbit]
-                    subprocess.run([*command, "burst", "64kb", "limit", "4mb"], check=True)
-        prefix = [["ip", "netns", "exec", name, "unshare", "--uts", "sh", "-c", f'hostname server{i}; exec "$@"', "sh"]
-                  for i, name in enumerate(names[:-1])]  # fmt: skip
+        prefix = limit(names, slow=(1, 1))
         env = {"OPTCC_METRICS": str(tmp_path), "HARNESS_BYTES": str(4 << 20)}
         with Ranks(built, ["r0,r1"] * 3, calls=10**6, prefix=prefix, env=env):
             assert waits(lambda: sum(value >= LEAST_FULL for value in wires(tmp_path)) >= 2, 120), wires(tmp_path)

@@ -100,10 +100,13 @@ struct link {
     struct optcc_counters counted;
     char far_host[PEER_HOST], far_nic[OPTCC_MAX_NICS][PEER_NIC];
     struct { /* a wire, as it was seen */
-        int lost, told, silent; /* now; as told last; told as a NIC of ours */
-        uint32_t looks;         /* that differ from what was told */
-        uint64_t acked, full;   /* bytes */
+        int lost;
+        uint64_t acked, full; /* bytes */
     } seen[OPTCC_MAX_LANES];
+    struct { /* a NIC of the peer, lost when no wire to it carries */
+        int told, silent; /* whether it is lost, as told last; told as a NIC of ours */
+        uint32_t looks;   /* that differ from what was told */
+    } far_seen[OPTCC_MAX_NICS];
     int idle; /* since the last look there was a moment at which nothing waited for a wire */
 };
 
@@ -593,8 +596,10 @@ void link_close(struct link *l)
     optcc_messages_close(l->messages);
     optcc_tcp_close(l->tcp);
     optcc_verbs_close(l->verbs);
-    if (l->lifeline >= 0) /* last: the other takes it for our end */
+    if (l->lifeline >= 0) { /* last: the other takes it for our end; a child that was forked may have it, too */
+        shutdown(l->lifeline, SHUT_RDWR);
         close(l->lifeline);
+    }
     free(l);
 }
 
@@ -700,7 +705,8 @@ uint32_t link_nics(const struct link *l, uint32_t *lost)
 
 void link_look(struct link *l)
 {
-    uint32_t alive = 0;
+    int back = 0;
+    uint32_t alive = 0, far = 0, far_alive = 0; /* wires; NICs of the peer, a bit each */
     if (!l->engine)
         return;
     if (l->verbs)
@@ -708,17 +714,25 @@ void link_look(struct link *l)
     for (uint32_t i = 0; i < l->wires; i++) {
         const int lost = is_lost(l, i);
         l->idle |= lost != l->seen[i].lost; /* what it carried is moved */
+        back |= l->seen[i].lost && !lost;
         l->seen[i].lost = lost;
         alive += !lost;
+        far |= UINT32_C(1) << l->ends[i].far_nic;
+        far_alive |= (uint32_t)!lost << l->ends[i].far_nic;
+    }
+    for (uint32_t i = 0; i < OPTCC_MAX_NICS; i++) {
+        const int lost = (far & ~far_alive) >> i & 1;
+        l->far_seen[i].looks = lost != l->far_seen[i].told ? l->far_seen[i].looks + 1 : 0;
     }
     /* While there are pieces that no wire has taken all that live are busy, and shares tell rates. */
     for (uint32_t i = 0; i < l->wires; i++) {
         struct optcc_wire_state state = {0};
         (void)optcc_wire_look(l->engine, i, &state);
+        if (back) /* shares are of times in which all had theirs */
+            l->seen[i].full = 0;
         if (!l->idle && alive > 1)
             l->seen[i].full += state.acked_bytes - l->seen[i].acked;
         l->seen[i].acked = state.acked_bytes;
-        l->seen[i].looks = l->seen[i].lost != l->seen[i].told ? l->seen[i].looks + 1 : 0;
     }
     l->idle = 0;
 }
@@ -745,19 +759,23 @@ int link_news(struct link *l, uint32_t lost_here, char *words, size_t room)
     uint32_t alive = 0;
     for (uint32_t i = 0; i < l->wires; i++)
         alive += !l->seen[i].lost;
-    for (uint32_t i = 0; alive && i < l->wires; i++) {
-        const struct optcc_wire *ends = &l->ends[i];
-        if (l->seen[i].looks < SURE_LOOKS)
+    for (uint32_t far = 0; alive && far < OPTCC_MAX_NICS; far++) {
+        if (l->far_seen[far].looks < SURE_LOOKS)
             continue;
-        l->seen[i].looks = 0;
-        l->seen[i].told = l->seen[i].lost;
-        const int silent = l->seen[i].silent; /* it was told as ours when it was lost */
-        l->seen[i].silent = l->seen[i].lost && lost_here >> ends->nic & 1;
-        if (silent || l->seen[i].silent)
+        const int lost = !l->far_seen[far].told;
+        const char *from = ""; /* a NIC of ours that sees it */
+        for (uint32_t i = 0; i < l->wires && !*from; i++)
+            if (l->ends[i].far_nic == far && l->seen[i].lost == lost && !(lost && lost_here >> l->ends[i].nic & 1))
+                from = l->process->nic[l->ends[i].nic].name;
+        const int silent = l->far_seen[far].silent; /* it was told as ours when it was lost */
+        l->far_seen[far].looks = 0;
+        l->far_seen[far].told = lost;
+        l->far_seen[far].silent = lost && !*from;
+        if (silent || l->far_seen[far].silent)
             continue;
         snprintf(words, room, "NIC %s of host %s (process %016llx) is %s, as seen from %s; %u of %u wires carry on",
-                 l->far_nic[ends->far_nic], l->far_host, (unsigned long long)l->far_process,
-                 l->seen[i].lost ? "lost" : "back", l->process->nic[ends->nic].name, alive, l->wires);
+                 l->far_nic[far], l->far_host, (unsigned long long)l->far_process, lost ? "lost" : "back", from, alive,
+                 l->wires);
         return 1;
     }
     return 0;

@@ -292,8 +292,7 @@ static void look_around(uint64_t now_ns)
         char words[512];
         link_look(r->link);
         const int used_now = r->connections && link_state(r->link) == LINK_OPEN;
-        if (link_process(r->link) != plugin.process.id) /* what goes to ourselves passes no NIC */
-            report_link(r->link, used_now);
+        const int passes = link_process(r->link) != plugin.process.id; /* what goes to ourselves passes no NIC */
         while (link_state(r->link) == LINK_OPEN && link_news(r->link, report_lost(), words, sizeof words)) {
             if (used_now && !other_way(r)) /* a process that has ended is no news */
                 WARN("%s", words);
@@ -314,10 +313,13 @@ static void look_around(uint64_t now_ns)
                 link_tell(r->link, words, sizeof words);
                 INFO("%s", words);
             }
-            report_link_over(r->link);
+            if (passes)
+                report_link_over(r->link);
             link_close(r->link);
             free(r);
         } else {
+            if (passes)
+                report_link(r->link, used_now);
             at = &r->next;
         }
     }
@@ -474,10 +476,13 @@ static nccl_result_t start(void)
     if (gethostname(p->host, sizeof p->host - 1) || !p->host[0])
         snprintf(p->host, sizeof p->host, "unknown");
     report_name(p->host);
+    sigfillset(&all); /* signals are for the program's own threads */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
     const int good = find_nics(p, why, sizeof why) && told_rates(p, why, sizeof why) &&
                      (!p->settings.plans || plans_open(p->settings.plans, &p->plans, why, sizeof why)) &&
                      !doors_open(p, why, sizeof why) && report_start(p, why, sizeof why);
     if (!good) {
+        pthread_sigmask(SIG_SETMASK, &before, NULL);
         WARN("%s", why);
         doors_close(p);
         plans_close(p->plans);
@@ -487,8 +492,6 @@ static nccl_result_t start(void)
     plugin.epoll = epoll_create1(EPOLL_CLOEXEC);
     plugin.waker = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     atomic_store(&plugin.stops, 0);
-    sigfillset(&all); /* signals are for the program's own threads */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
     const int failed = plugin.epoll < 0 || plugin.waker < 0 || pthread_create(&plugin.thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {

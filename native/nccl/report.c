@@ -66,7 +66,7 @@ struct writer { /* its thread owns it, and frees it */
     pthread_mutex_t lock;
     pthread_cond_t news;
     int stops, fresh, failed; /* fresh: `shared` is the writer's; else our thread's */
-    char path[PATH_MAX], part[PATH_MAX];
+    char folder[PATH_MAX], path[PATH_MAX], part[PATH_MAX];
     struct numbers shared, own;
     char text[FILE_LINES * LINE_BYTES];
 };
@@ -160,9 +160,27 @@ static int put(const struct writer *w, size_t length)
     return fd >= 0 && close(fd) == 0 && at == length && rename(w->part, w->path) == 0;
 }
 
+/* Files of processes that were killed. */
+static void clear_old(const char *folder)
+{
+    DIR *dir = opendir(folder);
+    const struct dirent *entry;
+    struct stat about;
+    while (dir && (entry = readdir(dir))) {
+        const char *name = entry->d_name + (entry->d_name[0] == '.');
+        if (!strncmp(name, PREFIX, sizeof PREFIX - 1) && strspn(name + sizeof PREFIX - 1, "0123456789abcdef") == 16 &&
+            !fstatat(dirfd(dir), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) && S_ISREG(about.st_mode) &&
+            time(NULL) - about.st_mtime > OLD_S)
+            unlinkat(dirfd(dir), entry->d_name, 0);
+    }
+    if (dir)
+        closedir(dir);
+}
+
 static void *write_on(void *own)
 {
     struct writer *w = own;
+    clear_old(w->folder);
     pthread_mutex_lock(&w->lock);
     while (!w->stops) {
         if (!w->fresh) {
@@ -183,23 +201,6 @@ static void *write_on(void *own)
     pthread_cond_destroy(&w->news);
     free(w);
     return NULL;
-}
-
-/* Files of processes that were killed. */
-static void clear_old(const char *folder)
-{
-    DIR *dir = opendir(folder);
-    const struct dirent *entry;
-    struct stat about;
-    while (dir && (entry = readdir(dir))) {
-        const char *name = entry->d_name + (entry->d_name[0] == '.');
-        if (!strncmp(name, PREFIX, sizeof PREFIX - 1) && strspn(name + sizeof PREFIX - 1, "0123456789abcdef") == 16 &&
-            !fstatat(dirfd(dir), entry->d_name, &about, AT_SYMLINK_NOFOLLOW) && S_ISREG(about.st_mode) &&
-            time(NULL) - about.st_mtime > OLD_S)
-            unlinkat(dirfd(dir), entry->d_name, 0);
-    }
-    if (dir)
-        closedir(dir);
 }
 
 void report_name(char *name)
@@ -236,7 +237,7 @@ int report_start(const struct process *p, char *why, size_t room)
     }
     const int longest = snprintf(w->part, sizeof w->part, "%s/.%s%016llx.tmp", folder, PREFIX, (unsigned long long)p->id);
     snprintf(w->path, sizeof w->path, "%s/%s%016llx.prom", folder, PREFIX, (unsigned long long)p->id);
-    clear_old(folder);
+    snprintf(w->folder, sizeof w->folder, "%s", folder);
     pthread_mutex_init(&w->lock, NULL);
     pthread_cond_init(&w->news, NULL);
     if (longest >= PATH_MAX || pthread_create(&report.thread, NULL, write_on, w)) {

@@ -8,6 +8,7 @@ does not show here.
 
 from __future__ import annotations
 
+import math
 import re
 from collections import defaultdict
 from collections.abc import Mapping
@@ -72,6 +73,8 @@ def _processes(text: str) -> dict[str, _Process]:
         try:
             value = float(match[3])
         except ValueError:
+            continue
+        if not 0 <= value < math.inf:
             continue
         if name not in found:
             found[name] = _Process(host, text.count("\n", 0, match.start()) + 1)
