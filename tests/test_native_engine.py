@@ -364,9 +364,9 @@ MUTANTS = {
     "what has landed is taken again": Mutant(
         "flow.c", "if (f->seq < p->floor || (near && (p->landed[place / 64] | p->taking[place / 64]) & mark))", "if (0)"
     ),
-    "a segment is taken under two numbers": Mutant("program.c", "|| bit(p->came, r->bits + segment))", ")"),
+    "a segment is taken under two numbers": Mutant("program.c", "|| bit(p->came, r->bits + *segment) ?", "?"),
     "a segment may be as long as it likes": Mutant(
-        "program.c", "length != segment_length(r->length, r->cut, segment) ||", ""
+        "program.c", "head->length != segment_length(r->length, r->cut, *segment) ||", ""
     ),
     "one too many is acknowledged": Mutant("flow.c", ".floor = p->floor}", ".floor = p->floor + 1}"),
     "what a lost wire carried is forgotten": Mutant(

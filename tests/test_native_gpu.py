@@ -656,15 +656,13 @@ MUTANTS = {
     ),
     "a payload that is lent has left at once": Mutant(
         "wires_shm.c",
-        "        w->lent++;\n    } else",
-        "        w->lent++;\n        w->forgotten++;\n        w->left++;\n        s->owed++;\n    } else",
+        "        w->lent++;\n",
+        "        w->lent++;\n        w->forgotten++;\n        w->left++;\n        s->owed++;\n",
     ),
     "a payload is never returned": Mutant(
         "wires_shm.c", "    atomic_store(&w->in->returned, ++w->returned);\n    wake", "    wake"
     ),
-    "bytes beyond a region are read": Mutant(
-        "wires_shm.c", "|| length > r->bytes - where.offset)\n        return -1;", ")\n        return -1;"
-    ),
+    "bytes beyond a region are read": Mutant("wires_shm.c", "|| length > r->bytes - where.offset\n", "\n"),
 }
 
 
