@@ -60,6 +60,7 @@ SANITIZERS = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recov
 OK, AGAIN, LOST, BAD, MEMORY, LATE, DIFFERS = ResultOf
 RESULTS = tuple(result.name.lower() for result in ResultOf)
 DIE, RETURN, MUTE, UNMUTE, RATE, PAUSE, RESUME, KILL = range(8)
+MAGIC, VERSION = 0x0CC70A11, 2  # OPTCC_MAGIC, OPTCC_VERSION
 DATA, HELLO, PROBE, ALIVE, NOTICE, KNOCK, WELCOME, GIVEUP = range(1, 9)
 SPAN = 256
 
@@ -718,8 +719,8 @@ class Liar:
 
     def frame(self, seq: int, row: int, offset: int, length: int) -> Any:
         return Frame(
-            magic=0x0CC70A11,
-            version=2,
+            magic=MAGIC,
+            version=VERSION,
             kind=DATA,
             from_=1,
             to=0,

@@ -649,7 +649,15 @@ class Stranger:
 
 def frame(length: int = 0, **other: int) -> bytes:
     """A frame from rank 0 to rank 1."""
-    told = {"magic": 0x0CC70A11, "version": 1, "kind": native.HELLO, "job": 5, "epoch": 1, "to": 1, "length": length}
+    told = {
+        "magic": native.MAGIC,
+        "version": native.VERSION,
+        "kind": native.HELLO,
+        "job": 5,
+        "epoch": 1,
+        "to": 1,
+        "length": length,
+    }
     return bytes(native.Frame(**(told | other)))
 
 
@@ -858,7 +866,7 @@ def talk(lib: Any, seed: int, connections: int = 40) -> str:
                     frame(length) + bytes(8200) + 20 * frame(),  # which would be right if it were a frame
                     frame(2**32 - 1) + bytes(20_000),
                     frame(magic=0) + 20 * frame(),
-                    frame(version=2) + 20 * frame(),
+                    frame(version=native.VERSION + 1) + 20 * frame(),
                     draw.randbytes(20_000),
                 )
             )

@@ -423,7 +423,16 @@ def stranger_is_ignored(library: Path, network: Any) -> bool:
     stranger.modify(3, sq_psn=1)
     route = stranger.handle_to(beside)
     forged = bytes(
-        native.Frame(magic=0x0CC70A11, version=1, kind=native.GIVEUP, from_=1, to=0, job=made.seed, epoch=1, word=1)
+        native.Frame(
+            magic=native.MAGIC,
+            version=native.VERSION,
+            kind=native.GIVEUP,
+            from_=1,
+            to=0,
+            job=made.seed,
+            epoch=1,
+            word=1,
+        )
     )
     for i in range(90):
         bytes_ = (forged, forged[: i + 1], forged * 2, b"\1\0\0\0\1\0\0\0")[i % 4]
