@@ -63,8 +63,8 @@ LOOKS = 4
 """So many looks that find nothing, about a microsecond, a rank keeps its core to itself where there is one for each. On
 a busy machine two ranks may be on one core; with 256, 4 KiB took them 107 us where it takes 68."""
 SPIN_NS, SHARED_SPIN_NS = 200_000, 50_000
-"""A rank looks for so long before it sleeps; the second where ranks share cores, which it gives away after each look:
-to be woken takes longer than that."""
+"""A rank looks for so long before it sleeps; the second where ranks of one machine share cores, which it gives away after
+each look: to be woken takes longer than that. In virtual time (docs/lab.md) looks hold the clock up."""
 
 NAP_S = 0.001
 """The first pause between two looks at the wires while no operation runs; the later ones are longer, `LONG_NAP_S` at
@@ -275,8 +275,8 @@ class Links:
         self._healing = hardware.strike(self._wires.nics, layout.nics)
 
     def _config(self) -> Any:
-        most = WINDOW_BYTES
-        if self._transport == "local":
+        most, local = WINDOW_BYTES, self._transport == "local"
+        if local:
             most = self.gpu_tuning.window if self._gpu else LOCAL_WINDOW_BYTES
         pace = pace_of(self.layout, most, self._segment, self._paced)
         crowded = self.layout.ranks > len(os.sched_getaffinity(0))
@@ -288,8 +288,8 @@ class Links:
             knock_ns=int(KNOCK_S * SECOND),
             return_ns=NEVER // 4,  # a rank that is stopped is late, not lost: who is lost others say
             alone_ns=int(max(ALONE_S, min(self._back_s, 1e9)) * SECOND),
-            spin_ns=SHARED_SPIN_NS if crowded else SPIN_NS,
-            yields=1 if crowded else LOOKS,
+            spin_ns=(SHARED_SPIN_NS if local else 0) if crowded else SPIN_NS,
+            yields=0 if not local else 1 if crowded else LOOKS,
         )
 
     def lend(self, buffer: DeviceArray) -> None:
