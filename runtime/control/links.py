@@ -63,8 +63,8 @@ LOOKS = 4
 """So many looks that find nothing, about a microsecond, a rank keeps its core to itself where there is one for each. On
 a busy machine two ranks may be on one core; with 256, 4 KiB took them 107 us where it takes 68."""
 SPIN_NS, SHARED_SPIN_NS = 200_000, 50_000
-"""A rank looks for so long before it sleeps; the second where ranks of one machine share cores, which it gives away after
-each look: to be woken takes longer than that. In virtual time (docs/lab.md) looks hold the clock up."""
+"""A rank looks for so long before it sleeps; the second where ranks of one machine share cores, which it gives away
+after each look: to be woken takes longer than that. In virtual time (docs/lab.md) looks hold the clock up."""
 
 NAP_S = 0.001
 """The first pause between two looks at the wires while no operation runs; the later ones are longer, `LONG_NAP_S` at
