@@ -306,9 +306,9 @@ class Communicator:
     return_s : seconds that a rank waits for a NIC to be back when its last one is lost; None: as many as `timeout_s`
     reproducible : sums are rounded the same in every run, whatever NICs fail. Nothing is tuned, and plans are kept,
         although they are no longer the best
-    device : "cpu": what ranks send each other is in host memory, to which a GPU's buffers are copied and back. "cuda",
-        or as "cuda:1": it is in the memory of the GPU that this thread uses, or of that one, which folds; host memory
-        is copied there and back. Over the local transport; on all ranks "cpu", or on all a GPU
+    device : "cpu": what ranks send each other is in host memory, to which a GPU's buffers are copied and back. "cuda":
+        it is in the memory of the calling thread's current GPU, "cuda:1": of GPU 1. That GPU folds; buffers in host
+        memory are copied there and back. Over the local transport; on all ranks "cpu", or on all a GPU
     tune : the first calls of each size class measure a few plans, of which the fastest is kept
     on_event : called with each event (see `events`), in whichever thread finds it; it must not call this object
 

@@ -707,8 +707,8 @@ class Member:
     def shrink(self, join: Callable[[Membership, list[int], Ties, float], None]) -> None:
         """After a failure: `join` a group of those that go on; again, if somebody fails meanwhile.
 
-        join : called with this rank's place in it, which ranks of this group they are, the ties that are its own from
-            then on, and until when it may take, by the monotonic clock
+        join : called with this rank's place in the next group, the ranks of this group that are in it, the ties, which
+            are the next group's from then on, and the end of its time, by the monotonic clock
 
         Raises InputError as `go_on`, and where no rank has failed.
         """
