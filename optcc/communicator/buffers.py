@@ -9,7 +9,7 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.runtime.devices.gpu_array import DeviceArray, span
-from optcc.runtime.devices.host import Array, name_of
+from optcc.runtime.devices.host import TYPES, Array, name_of
 from optcc.runtime.devices.interop import CUDA, borrow, demand_apart
 from optcc.runtime.devices.memory import check_device
 
@@ -82,6 +82,8 @@ class CrookedBuffer:
 
 def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
     """A caller's buffer. InputError for memory that cannot be taken as it is."""
+    if type(thing) is np.ndarray and thing.ndim == 1 and thing.flags.carray and thing.dtype in TYPES:
+        return HostBuffer(thing)  # most are so, and small calls notice what the rest takes
     if not isinstance(thing, np.ndarray) and hasattr(thing, "__dlpack_device__"):
         kind, number = map(int, thing.__dlpack_device__())
         if kind == CUDA:  # it is exported once, for the GPU's stream

@@ -136,6 +136,13 @@ class Together:
         padded.reshape(self._world, step)[:, :size] = source.reshape(self._world, size)
         return padded
 
+    def _take_parts(self, target: Flat, padded: Flat, step: int) -> None:
+        """The other way round: all of `target`."""
+        if target.size == self._world * step:
+            target[:] = padded
+        else:
+            target.reshape(self._world, -1)[:] = padded.reshape(self._world, step)[:, : target.size // self._world]
+
     def _run(
         self, program: NativeProgram, buffer: Flat, reduction: Reduction, *, parts: Any = None, at: int = 0
     ) -> float:
@@ -172,10 +179,13 @@ class Together:
             step = room // source.itemsize or size
             own = self._scratch.array(step * self._world, source.dtype) if room else target
             self.wrote = not room
-            fill(own[self._rank * step :][:size], source)
+            if room:
+                own[self._rank * step : self._rank * step + size] = source
+            else:
+                fill(own[self._rank * step :][:size], source)
             self._run(program, own, COPY)
             if room:
-                target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]
+                self._take_parts(target, own, step)
 
     def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
         """See Collectives."""
@@ -211,4 +221,4 @@ class Together:
             own[mine] = parts[mine]
             self._run(program, own, COPY, parts=parts)
             if room:
-                target.reshape(self._world, size)[:] = own.reshape(self._world, step)[:, :size]
+                self._take_parts(target, own, step)

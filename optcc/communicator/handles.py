@@ -105,7 +105,7 @@ class InOrder:
 
     def run(self, work: Callable[[], Any], async_op: bool) -> Any:
         """The result of `work`, or its Handle; in the caller's thread where it waits and nothing else is under way."""
-        if self._has_turn():
+        if self._turn is not None and self._has_turn():
             with self._lock:
                 if self._has_turn():
                     return self._at_once(work, async_op)

@@ -236,10 +236,14 @@ class Events:
         try:
             yield
         except RankFailedError as error:
-            if not self._told:
-                self._told = True
-                self.note([Note(time.monotonic(), "verdict", "", text=str(error))])
+            self.failed(error)
             raise
+
+    def failed(self, error: RankFailedError) -> None:
+        """See `verdict`, for who has caught it."""
+        if not self._told:
+            self._told = True
+            self.note([Note(time.monotonic(), "verdict", "", text=str(error))])
 
     def note(self, notes: Sequence[Note]) -> None:
         """More of them."""
@@ -531,26 +535,25 @@ class Communicator:
         """`work` with the elements of both in host memory, or this communicator's GPU's; `result` is the caller's
         target."""
         self._demand_open()
-        collectives = self._collectives
         if self._gpu:
             same = target is source
             source = on_gpu(source, self._gpu)
             target = source if same else on_gpu(target, self._gpu)
+        return self._in_order.run(partial(self._call, work, source, target, result), async_op)
 
-        def call() -> Any:
-            read = source.read()
-            write = read if target is source else target.room()
-            collectives.wrote = False
-            try:
-                with self._events.verdict():
-                    work(read, write)
-            except RankFailedError as error:
-                spoilt = collectives.wrote and not target.staged
-                raise error.of_call(RankFailedError.NONE if spoilt else RankFailedError.OLD) from error.__cause__
-            target.take(write)
-            return result
-
-        return self._in_order.run(call, async_op)
+    def _call(self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any) -> Any:
+        """See `_do`, once it is this call's turn."""
+        read = source.read()
+        write = read if target is source else target.room()
+        self._collectives.wrote = False
+        try:
+            work(read, write)
+        except RankFailedError as error:
+            self._events.failed(error)
+            spoilt = self._collectives.wrote and not target.staged
+            raise error.of_call(RankFailedError.NONE if spoilt else RankFailedError.OLD) from error.__cause__
+        target.take(write)
+        return result
 
     def _demand_own(self) -> None:
         if os.getpid() != self._process:

@@ -66,6 +66,9 @@ SPIN_NS, SHARED_SPIN_NS = 200_000, 50_000
 """A rank looks for so long before it sleeps; the second where ranks of one machine share cores, which it gives away
 after each look: to be woken takes longer than that. In virtual time (docs/lab.md) looks hold the clock up."""
 
+NOTES = 256
+"""Taken from the engine at a time. Half as many would do: it is asked until it has no more."""
+
 NAP_S = 0.001
 """The first pause between two looks at the wires while no operation runs; the later ones are longer, `LONG_NAP_S` at
 most, for a peer may wait for an answer."""
@@ -237,7 +240,7 @@ class Links:
         self._healing: list[tuple[float, int]] = []
         self._injector: FaultInjector | None = None
         self._journal: list[Note] = []
-        self._noted = (NoteOf * 256)()
+        self._noted = (NoteOf * NOTES)()
         self._down: set[int] = set()  # NICs of this rank, by place
         self._nap_s = NAP_S
         self._before: Array = np.zeros(0, np.uint64)
@@ -353,16 +356,16 @@ class Links:
         mean : so many ranks' average is wanted, in host memory: their sum is divided
         start : called once all is ready, before the first byte is sent
         """
-        self._injector = self._injector_of()
+        self._injector = self._injector_of() if self._strikes or self._healing else None
         if self._hardware or self._injector:  # others do not ask what has been sent
             self._before = self._sent()
         if start:
             start(Operation(self, program))
-        call = program.call
+        call, wires = program.call, self._wires
         call.buffer, call.parts = address_of(buffer) - at, None if parts is None else address_of(parts)
         call.type, call.op, call.sign = NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign
         if not isinstance(buffer, DeviceArray):
-            self._wires.begin(buffer if parts is None else parts)
+            wires.begin(buffer if parts is None else parts)
         try:
             if isinstance(buffer, DeviceArray):
                 self._launch(buffer, op, within_s)
@@ -373,7 +376,7 @@ class Links:
         finally:
             if self._folder:
                 self._folder.end()
-            self._wires.end()
+            wires.end()
         if mean:
             self._lib.optcc_divide(call.type, address_of(buffer), len(buffer), mean)
         if self._injector:
@@ -395,7 +398,7 @@ class Links:
 
     def _go_on(self, program: NativeProgram, within_s: float) -> None:
         """Begin, and wait for the end."""
-        lib, engine, until = self._lib, self._engine, self._until
+        lib, wires, until = self._lib, self._wires, self._until
         now = time.monotonic()
         end, seen, begun = now + within_s, -1, False
         while True:
@@ -407,14 +410,16 @@ class Links:
                     self._injector.look(min(progress, total - 1) / total)
                 if self._moving and progress != seen:
                     seen, end = progress, now + within_s
-            if bug := self._wires.bug():
+            if bug := wires.bug():
                 raise TransportError(bug)
-            wake = min(end, self._tend(now), now + SIGNAL_S)
+            wake = min(end, now + SIGNAL_S)
+            if self._injector or wires.nics.away:
+                wake = min(wake, self._tend(now))
             until.limit_ns = max(0, int((wake - now) * 1e9))
             if begun:
-                result = lib.optcc_wait(engine, self._until_at)
+                result = lib.optcc_wait(wires.engine, self._until_at)
             else:
-                result = lib.optcc_run(engine, program.pointer, program.call_at, self._until_at)
+                result = lib.optcc_run(wires.engine, program.pointer, program.call_at, self._until_at)
                 begun = True
             if result == ResultOf.OK:
                 return
@@ -489,7 +494,8 @@ class Links:
     # --- what has happened -------------------------------------------------------------------------------------------
 
     def _take_notes(self) -> None:
-        while count := self._lib.optcc_notes(self._engine, self._noted, len(self._noted)):
+        assert self._made
+        while count := self._lib.optcc_notes(self._made.engine, self._noted, NOTES):
             for i in range(count):
                 self._note(self._noted[i])
 
@@ -542,8 +548,6 @@ class Links:
         self._strikes.append(strike)
 
     def _injector_of(self) -> FaultInjector | None:
-        if not self._strikes and not self._healing:
-            return None
         used = {nic.name for nic in self.layout.nics}
         strikes, self._strikes = [strike for strike in self._strikes if {strike.nic, strike.far} - {""} <= used], []
         if not strikes and not self._healing:

@@ -390,12 +390,27 @@ class Turn:
         self._member, self._call = member, call
 
     def __enter__(self) -> None:
-        self._member.begin_turn(self._call)
+        member = self._member
+        member._lock.acquire()
+        try:
+            if member.failed:
+                raise member.failed
+            if member._control.halts or member._control.renewals:
+                with member._guarded():
+                    member._change_plans()
+            member._begin(self._call)
+        except BaseException:
+            member._lock.release()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._member.end_turn(error)
+        try:
+            if error is not None:
+                self._member._failed_by(error)  # raises what all ranks hear in its place
+        finally:
+            self._member._lock.release()
 
 
 class Member:
@@ -484,28 +499,6 @@ class Member:
         """The next operation, and what prepares it. Plans change here, never inside. `call` : in words, on all ranks
         the same."""
         return Turn(self, call)
-
-    def begin_turn(self, call: str) -> None:
-        """See `turn`; `end_turn` follows unless it raises."""
-        self._lock.acquire()
-        try:
-            if self.failed:
-                raise self.failed
-            if self._control.halts or self._control.renewals:
-                with self._guarded():
-                    self._change_plans()
-            self._begin(call)
-        except BaseException:
-            self._lock.release()
-            raise
-
-    def end_turn(self, error: BaseException | None) -> None:
-        """error : that has ended it; raises what all ranks hear in its place"""
-        try:
-            if error is not None:
-                self._failed_by(error)
-        finally:
-            self._lock.release()
 
     def _change_plans(self) -> None:
         """Those that are due, once this rank may go on."""

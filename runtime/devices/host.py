@@ -35,6 +35,9 @@ _TYPES = {
 DTYPES = tuple(_TYPES)
 """NCCL's element types without the float8 types, and 16-bit integers."""
 
+TYPES = frozenset(_TYPES.values())
+"""The same as numpy has them."""
+
 
 class Op(StrEnum):
     """How two contributions to an element become one."""
