@@ -15,12 +15,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from optcc.discover.given import Given, apply_failures, expand_hosts, parse_fail
-from optcc.discover.pasted import as_utf8
-from optcc.discover.rails import on_rails
-from optcc.discover.several import Source, Sources, corrected, sources_of
-from optcc.discover.sysfs_tree import is_sysfs
 from optcc.discover.topology import Assumption, Measured, Topology
-from optcc.discover.yaml_file import PREFIX, read_preset
+from optcc.discover.yaml_file import PREFIX, corrected, read_preset
 from optcc.errors import InputError
 from optcc.files.bundled import PREFIX as EXAMPLE
 from optcc.files.bundled import located
@@ -99,6 +95,12 @@ def _as_text(source: object) -> str:
 def _read_any(texts: list[str], given: Given, documents_only: bool) -> Topology:
     if len(texts) == 1 and texts[0].startswith(PREFIX):
         return corrected(read_preset(texts[0], given.nic_rate), texts[0], given)
+    # The other readers' patterns take longer to compile than a preset's command runs.
+    from optcc.discover.pasted import as_utf8
+    from optcc.discover.rails import on_rails
+    from optcc.discover.several import Source, Sources, sources_of
+    from optcc.discover.sysfs_tree import is_sysfs
+
     sources, nbytes = Sources(), 0
     for one in [Source(text) for text in texts] if documents_only else sources_of(texts):
         if one.path.startswith(PREFIX):

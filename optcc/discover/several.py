@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from optcc.discover.given import Given, apply_given
+from optcc.discover.given import Given
 from optcc.discover.nccl_log import looks_like_nccl_log, read_nccl_log
 from optcc.discover.nccl_xml import nccl_servers
 from optcc.discover.pasted import begins_as_xml, by_host, plain, tool_of, unwrapped
@@ -25,8 +25,8 @@ from optcc.discover.port_lists import LISTS, PartReader, TopologyPart, rates_tol
 from optcc.discover.rails import Clue, Clues
 from optcc.discover.smi_text import looks_like_smi, smi_server
 from optcc.discover.sysfs_tree import COPY, sysfs_server
-from optcc.discover.topology import Assumed, Assumption, Topology, describe, listed, measured_line
-from optcc.discover.yaml_file import read_yaml
+from optcc.discover.topology import Assumed, Assumption, Topology, describe, listed
+from optcc.discover.yaml_file import corrected, read_yaml
 from optcc.errors import InputError
 from optcc.machine.rdma import natural
 from optcc.values.cluster import Cluster, Server
@@ -143,15 +143,6 @@ def of_parts(name: str, parts: Sequence[TopologyPart], given: Given) -> tuple[To
     cluster = Cluster((server,))
     read = [f"{part.where}: {part.read}" for part in parts]
     return Topology(cluster, assumed.all(), (*read, *describe(cluster))), clues
-
-
-def corrected(topology: Topology, source: str, given: Given) -> Topology:
-    """A preset, or YAML, with the options applied, and described."""
-    cluster = apply_given(topology.cluster, given)
-    lines = (f"{source}: optcc's own", *describe(cluster), *topology.read)
-    if topology.measured is not None:
-        lines = (*lines, measured_line(cluster, topology.measured))
-    return replace(topology, cluster=cluster, read=lines)
 
 
 MOST_LINES = 8

@@ -41,9 +41,18 @@ from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 import msgspec
 import yaml
 
-from optcc.discover.given import Given
+from optcc.discover.given import Given, apply_given
 from optcc.discover.rails import Clue, numbered
-from optcc.discover.topology import UNUSED_NIC_RATE, Assumed, Assumption, Measured, Topology, located
+from optcc.discover.topology import (
+    UNUSED_NIC_RATE,
+    Assumed,
+    Assumption,
+    Measured,
+    Topology,
+    describe,
+    located,
+    measured_line,
+)  # fmt: skip
 from optcc.errors import InputError
 from optcc.files.writing import write_file
 from optcc.values.cluster import Cluster, Fabric, Nic, Server, check_nic_count
@@ -473,6 +482,15 @@ servers and rate are needed; nics is 1, gpus one per NIC and nvlink 0 otherwise.
 option says so. fabric=rails: a NIC reaches its own rail; spine=F: rails joined, F times oversubscribed; pods=N with
 pod_oversubscription=F: equal blocks of servers, each behind an uplink."""
 _KEYS = ("servers", "nics", "rate", "gpus", "nvlink", "fabric", "spine", "pods", "pod_oversubscription")
+
+
+def corrected(topology: Topology, source: str, given: Given) -> Topology:
+    """A preset, or YAML, with the options applied, and described."""
+    cluster = apply_given(topology.cluster, given)
+    lines = (f"{source}: optcc's own", *describe(cluster), *topology.read)
+    if topology.measured is not None:
+        lines = (*lines, measured_line(cluster, topology.measured))
+    return replace(topology, cluster=cluster, read=lines)
 
 
 def read_preset(text: str, nic_rate: Fraction | None) -> Topology:
