@@ -32,7 +32,6 @@ from optcc.theory.protocols import (
 )
 from optcc.theory.protocols import given as left
 from tests.effort import examples
-from tests.proof_scripts import script
 
 ROUNDING = 1e-9  # logarithms of whole numbers up to some thousands, a few hundred of them added up
 CASES = [
@@ -278,22 +277,3 @@ def test_what_is_no_protocol_is_refused() -> None:
         begun.between([[0], [1]])
     with pytest.raises(InputError, match="more than one input"):
         begun.between([[0], [1, 2]])
-
-
-def test_all_protocols_of_single_bits() -> None:
-    """Two ranks need two bits and three need four, whatever the bits are functions of."""
-    search = script("search/one_bit")
-    assert search.fewest(2, 3) == 2
-    assert search.fewest(3, 3) is None
-    assert search.fewest(3, 4) == 4
-
-
-def test_the_search_for_single_bits_can_find_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For results that are easier; and merging equal states loses nothing."""
-    search = script("search/one_bit")
-    assert [search.fewest(3, 4, easier) for easier in (lambda x: 0, lambda x: x[0], lambda x: x[0] ^ x[1])] == [0, 2, 3]
-    one = search.Search(3, search.parity)
-    assert one.smallest(one.start) == one.start
-    assert one.lacking(one.start) == 3
-    monkeypatch.setattr(search.Search, "smallest", lambda self, state: state)
-    assert search.fewest(3, 4) == 4
