@@ -15,7 +15,6 @@ from click.testing import CliRunner, Result
 
 from optcc.cli import main
 from optcc.cli.options import COMMANDS
-from tests.bad_inputs import BAD_INPUTS
 from tests.plan_cases import again, parts
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "h100-8x400g.nccl-topo.xml"
@@ -197,20 +196,6 @@ def test_doctor_reads_devices(tmp_path: Path) -> None:
 def test_help_of_every_command() -> None:
     for command in COMMANDS:
         assert call(command, "--help").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("files", "args", "fragments"), [entry[1:] for entry in BAD_INPUTS], ids=[e[0] for e in BAD_INPUTS]
-)
-def test_bad_input(tmp_path: Path, files: dict[str, str | bytes], args: list[str], fragments: list[str]) -> None:
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    result = call(*(arg.replace("{dir}", str(tmp_path)) for arg in args))
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert isinstance(result.exception, SystemExit)
-    for fragment in fragments:
-        assert fragment.replace("{dir}", str(tmp_path)) in result.stderr
 
 
 def test_a_nic_dies_while_a_plan_is_simulated(tmp_path: Path) -> None:
