@@ -20,7 +20,6 @@ from optcc.theory.protocols import (
     Sent,
     entropy,
     gather_and_spread,
-    half_slacks,
     joint,
     lacks,
     news,
@@ -128,34 +127,6 @@ def test_the_part_that_is_lacking_counts() -> None:
     tried = run(group, 3, up + down)
     assert tried.ignorance() == pytest.approx(1 / 4)
     assert tried.bits() == pytest.approx(11.5)  # 12 for the whole sum; the theorem says no less than 12 - 5/4
-
-
-@examples(200)
-@given(case=st.sampled_from(CASES), seed=seeds)
-def test_half_of_the_program_holds_on_random_protocols(case: tuple[tuple[int, ...], int], seed: int) -> None:
-    assert {line: slack for line, slack in half_slacks(drawn(*case, seed)).items() if slack < -ROUNDING} == {}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_gathering_and_spreading_obeys_half_of_the_program_exactly(case: tuple[tuple[int, ...], int]) -> None:
-    assert list(half_slacks(gather_and_spread(Group(case[0]), case[1])).values()) == pytest.approx(
-        [0] * 5, abs=ROUNDING
-    )
-
-
-def test_what_is_no_protocol_breaks_half_of_the_program() -> None:
-    def broken(tried: Execution) -> set[str]:
-        return {line for line, slack in half_slacks(tried).items() if slack < -0.01}
-
-    whole = gather_and_spread(Group((2, 2)), 4)
-    assert broken(start(Group((2, 2)), 4)) == {"sum of roots", "whole cuts"}  # the roots sum to P n: nothing was sent
-    assert broken(replace(whole, sent=whole.sent[:-1])) == {"broadcast cuts", "whole cuts"}
-    oracle = start(Group((3,)), 4)
-    for rank in range(4):  # each is told the sum by one that does not know it
-        oracle = told(oracle, (rank + 1) % 4, rank, oracle.total)
-    assert broken(oracle) == {"sum of roots"}  # it is news to nobody who has the sum
-    talker = told(whole, 1, 2, joint(*whole.inputs[:, 2:].T))  # rank 1 says what it cannot know, twice its own bits
-    assert broken(replace(talker, sent=(talker.sent[-1], *talker.sent[:-1]))) >= {"roots"}
 
 
 def streams(slots: int, rate: int, least: int, others: int) -> int:
