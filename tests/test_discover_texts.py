@@ -26,7 +26,7 @@ from optcc.errors import InputError
 from optcc.values.cluster import Cluster
 from tests import tool_texts
 from tests.effort import cases
-from tests.test_discover import EXAMPLES, GBPS, Edit, edits
+from tests.test_discover import EXAMPLES, GBPS
 from tests.test_discover_sysfs import ACTIVE, DOWN, Machine, card, interface, rdma, write
 from tests.tool_texts import ibdev2netdev, ibstat
 from tests.tool_texts import rdma_link_json as rdma_link
@@ -129,14 +129,6 @@ def test_gzip_is_unfolded_up_to_a_bound(tmp_path: Path) -> None:
     path.write_bytes(b"\x1f\x8b" + bytes(30))
     with pytest.raises(InputError, match="gzip"):
         load_topology(str(path))
-
-
-@given(st.lists(edits(), min_size=1, max_size=4))
-def test_a_broken_matrix_loads_or_is_refused(changes: list[Edit]) -> None:
-    data = HOPPER.encode()
-    for change in changes:
-        data = change(data)
-    survives(lambda: read_smi(data.decode("utf-8", "replace"), "topo.txt", RATE))
 
 
 # What a terminal, a copy or cat makes of it
