@@ -177,22 +177,6 @@ def test_doctor() -> None:
     assert all(part["get"] for part in parts.values() if not part["present"])
 
 
-def test_doctor_reads_devices(tmp_path: Path) -> None:
-    from optcc.cli.doctor import examine
-
-    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
-    port.mkdir(parents=True)
-    (port / "state").write_text("4: ACTIVE\n")
-    (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
-    (port / "link_layer").write_text("InfiniBand\n")
-    gpu = tmp_path / "proc/driver/nvidia/gpus/0000:0f:00.0"
-    gpu.mkdir(parents=True)
-    (gpu / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
-    found = {f.part: f for f in examine(tmp_path)}
-    assert found["RDMA mlx5_0 port 1"].seen == "ACTIVE, 400Gb/s, InfiniBand, LID 0"
-    assert found["GPUs"].seen == "1: NVIDIA H200"
-
-
 def test_help_of_every_command() -> None:
     for command in COMMANDS:
         assert call(command, "--help").exit_code == 0

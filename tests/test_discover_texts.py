@@ -26,8 +26,8 @@ from optcc.errors import InputError
 from optcc.values.cluster import Cluster
 from tests import tool_texts
 from tests.effort import cases
+from tests.sysfs_trees import ACTIVE, DOWN, Machine, bonded, write
 from tests.test_discover import EXAMPLES, GBPS
-from tests.test_discover_sysfs import ACTIVE, DOWN, Machine, card, interface, rdma, write
 from tests.tool_texts import ibdev2netdev, ibstat
 from tests.tool_texts import rdma_link_json as rdma_link
 from tests.topology_texts import HOPPER, RATE, hopper, legend, matrix, mutated, read_nccl_xml, read_smi, survives
@@ -625,7 +625,7 @@ def test_two_functions_in_sysfs(told: str, second: str, ports: dict[str, int], t
         write(device / "ports/1/gid_attrs/ndevs", **{"0": f"eth{i}"})
         more = {"phys_port_id": {"phys_port_id": f"a0{port}"},
                 "phys_port_name": {"phys_port_name": f"p{port}", "phys_switch_id": "a0"}}.get(told, {})  # fmt: skip
-        made.net(f"eth{i}", str(card.relative_to(made.root / "devices")), **more)
+        made.net(f"eth{i}", card, **more)
         if told == "guid":
             node = f"0000:0000:0000:{0x10 + port + 4 * (i // 2):04x}"
             write(device, sys_image_guid="0000:0000:0000:0010", node_guid=node)
@@ -961,13 +961,13 @@ def test_nvidia_smi_and_sysfs_tell_by_the_gpu(tmp_path: Path) -> None:
     text.write_text(matrix(4, ["NIC0", "NIC1", "NIC2"], cell) + legend(names))
     assert rails(load_topology(text, nic_rate="400Gb/s")) == [{"mlx5_0": 0, **LATER}]
     assert rails(load_topology(text, nic_rate="400Gb/s", nics="mlx5_2")) == [{"mlx5_2": 2}]
-    root = tmp_path / "sys"
+    made = Machine(tmp_path / "sys")
     for i in range(4):
-        card(root, 0x10 * (i + 1), 0, "0x030200", "0x10de")
+        made.gpu(0x10 * (i + 1))
         if i != 1:
-            rdma(root, 0x10 * (i + 1), f"mlx5_{i}")
-    assert rails(load_topology(root)) == [{"mlx5_0": 0, **LATER}]
-    assert rails(load_topology(root, nics="^mlx5_2")) == [{"mlx5_0": 0, "mlx5_3": 3}]
+            made.rdma(0x10 * (i + 1), f"mlx5_{i}")
+    assert rails(made.read()) == [{"mlx5_0": 0, **LATER}]
+    assert rails(made.read("^mlx5_2")) == [{"mlx5_0": 0, "mlx5_3": 3}]
 
 
 @pytest.mark.parametrize(
@@ -1137,8 +1137,8 @@ def test_several_hosts_in_a_dump_beside_another_file(tmp_path: Path) -> None:
 
 
 def test_trees_of_several_hosts(tmp_path: Path) -> None:
-    for host, rate in (("node1", "400 Gb/sec (4X NDR)"), ("node2", "200 Gb/sec (4X HDR)")):
-        rdma(tmp_path / "dumps" / host / "sys", 0x10, "mlx5_0", rate)
+    for host, gbps in (("node1", 400), ("node2", 200)):
+        Machine(tmp_path / "dumps" / host / "sys").rdma(0x10, "mlx5_0", gbps)
         (tmp_path / "dumps" / host / "sys/class/net").mkdir(parents=True)
     found = load_topology(str(tmp_path / "dumps"))
     assert (names(found), nics(found)) == (["node1", "node2"], [{"mlx5_0": 400}, {"mlx5_0": 200}])
@@ -1330,24 +1330,6 @@ def test_a_fused_nic_counts_once_and_a_host_that_has_one_of_its_ports_is_told(tm
     assert nics(found) == [{"mlx5_0+mlx5_1": 400}, {"mlx5_0+mlx5_1": 400}, {"mlx5_1": 200}]
     assert said(found, "n3: mlx5_1 alone, where most servers have mlx5_0+mlx5_1")
     assert [list(server.values()) for server in rails(found)] == [[0], [0], [0]]
-
-
-def bonded(root: Path, speeds: Mapping[str, str], mode: str = "802.3ad 4") -> Path:
-    """A sysfs with mlx5_bond_0, whose driver tells the rate of one port, over bond0 of these interfaces."""
-    card(root, 0x20, 0, "0x030200", "0x10de")
-    rdma(root, 0x10, "mlx5_bond_0", "200 Gb/sec (4X HDR)")
-    port = next(root.rglob("mlx5_bond_0/ports/1"))
-    for place, text in (("gids/0", "fe80::1"), ("gid_attrs/ndevs/0", "bond0"), ("gid_attrs/types/0", "RoCE v2")):
-        (port / place).parent.mkdir(parents=True, exist_ok=True)
-        (port / place).write_text(text + "\n")
-    for bus, (name, speed) in enumerate(speeds.items(), 0x30):
-        interface(root, bus, name, speed, "down" if speed == "-1" else "up")
-    bond = root / "devices/virtual/net/bond0/bonding"
-    bond.mkdir(parents=True)
-    (bond / "slaves").write_text(" ".join(speeds) + "\n")
-    (bond / "mode").write_text(mode + "\n")
-    (root / "class/net/bond0").symlink_to("../../devices/virtual/net/bond0")
-    return root
 
 
 def test_a_bond_is_as_fast_as_its_ports_with_a_link(tmp_path: Path) -> None:
