@@ -32,7 +32,6 @@ help:
 	@echo "make bench-diagnosis  does optcc diagnose name the right NICs? table in docs/"
 	@echo "make bench-failure-planning  from a NIC's failure to the plan, beside planning from scratch, table in docs/"
 	@echo "make bench-serve     optcc serve under load on loopback, table in docs/"
-	@echo "make bench-inside    GPUs as ranks, table in docs/"
 	@echo "make bench-communicator  the communicator's latency against Gloo, table in docs/ (after make torch)"
 	@echo "make bench-torch-backend  the same of torch's backend, table in docs/ (after make torch)"
 	@echo "make bench-mpi       the communicator's calls beside OpenMPI's and MPICH's (its first lines say how these get here), table in docs/"
