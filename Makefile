@@ -23,7 +23,6 @@ help:
 	@echo "make ns3             installs ns-3 and g++ where missing, for the packet-level tests"
 	@echo "make torch           installs torch where it is missing (TORCH_INDEX=URL: from there), for optcc.pytorch and its tests"
 	@echo "make reproduce       the whole evaluation into docs/, a quarter of an hour of processor time"
-	@echo "make bench-segments  unequal segments against equal ones, table in docs/"
 	@echo "make bench-torch     DDP steps with a slow link against native DDP (after make torch), table in docs/"
 	@echo "make bench-chunk     what a piece of a transfer costs the processor beside its bytes, table in docs/"
 	@echo "make bench-tcp       the native engine over TCP against one stream of iperf3, between network namespaces; needs root, table in docs/"
