@@ -11,47 +11,22 @@ import http.client
 import json
 import multiprocessing
 import os
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 from benchmarks.pages import made_with, parser, write
 from optcc.values.units import format_seconds, format_size
+from tests.serving import Service, start
 
-T = TypeVar("T")
 TARGET = 200
 CLIENTS, MOST, LONGEST_S = 8, 4000, 10.0
 """Connections, requests in all, and seconds; whichever ends first."""
 CLUSTERS = (("8 servers of 8", 8), ("128 servers of 8", 128))
-
-
-class UnixConnection(http.client.HTTPConnection):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: str) -> None:
-        super().__init__("localhost", timeout=60)
-        self.path = path
-
-    def connect(self) -> None:
-        """Connect to the path."""
-        self.sock = socket.socket(socket.AF_UNIX)
-        self.sock.settimeout(60)
-        self.sock.connect(self.path)
-
-
-def connect(where: str) -> http.client.HTTPConnection:
-    """To what the service printed."""
-    if where.startswith("unix:"):
-        return UnixConnection(where[5:])
-    host, _, port = where.removeprefix("http://").rpartition(":")
-    return http.client.HTTPConnection(host, int(port), timeout=60)
 
 
 def ask(connection: http.client.HTTPConnection, path: str, body: dict[str, object] | None = None) -> bytes:
@@ -65,18 +40,18 @@ def ask(connection: http.client.HTTPConnection, path: str, body: dict[str, objec
     return read
 
 
-def once(where: str, path: str, body: dict[str, object] | None) -> bytes:
+def once(service: Service, path: str, body: dict[str, object] | None) -> bytes:
     """One request over a connection of its own."""
-    connection = connect(where)
+    connection = service.connect()
     try:
         return ask(connection, path, body)
     finally:
         connection.close()
 
 
-def client(where: str, path: str, bodies: Sequence[dict[str, object] | None], share: int, out: object) -> None:
+def client(service: Service, path: str, bodies: Sequence[dict[str, object] | None], share: int, out: object) -> None:
     """Ask `share` times over one connection; the seconds of each to `out`."""
-    connection = connect(where)
+    connection = service.connect()
     took: list[float] = []
     end = time.perf_counter() + LONGEST_S
     size = 0
@@ -109,12 +84,14 @@ class Load:
         return f"| {self.what} | {len(ordered)} | {self.rate:.0f} | {times} | {format_size(self.size)} |"
 
 
-def load(what: str, where: str, path: str, bodies: Sequence[dict[str, object] | None], clients: int = CLIENTS) -> Load:
+def load(
+    what: str, service: Service, path: str, bodies: Sequence[dict[str, object] | None], clients: int = CLIENTS
+) -> Load:
     """Ask from `clients` connections at once, each in a process of its own."""
     context = multiprocessing.get_context("fork")
     out = context.Queue()
     processes = [
-        context.Process(target=client, args=(where, path, bodies, MOST // clients, out), daemon=True)
+        context.Process(target=client, args=(service, path, bodies, MOST // clients, out), daemon=True)
         for _ in range(clients)
     ]
     start = time.perf_counter()
@@ -127,26 +104,20 @@ def load(what: str, where: str, path: str, bodies: Sequence[dict[str, object] | 
     return Load(what, seconds, [t for took, _ in results for t in took], results[0][1])
 
 
-def with_service(options: Sequence[str], run: Callable[[str, int], T]) -> T:
-    """Start the service, `run` with where it listens and its process id, and stop it."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "optcc", "serve", "--json", *options],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    try:
-        assert process.stdout is not None
-        return run(json.loads(process.stdout.readline())["listening"], process.pid)
-    finally:
-        process.send_signal(signal.SIGTERM)
+@contextlib.contextmanager
+def served(*options: str) -> Iterator[Service]:
+    """A service that is stopped in the end."""
+    with tempfile.TemporaryDirectory() as folder:
+        service = start(*options, log=Path(folder) / "log")
         try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
+            yield service
+        finally:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                service.stop(30)
+            service.process.kill()
 
 
-def loads(where: str, name: str) -> list[Load]:
+def loads(service: Service, name: str) -> list[Load]:
     """Plans from the cache, and events of a job, for each cluster."""
     found: list[Load] = []
     for words, servers in CLUSTERS:
@@ -156,17 +127,17 @@ def loads(where: str, name: str) -> list[Load]:
             {"topology": topology, "fail": [f"server{i % servers}/nic{i % 8}"]} for i in range(16)
         ]
         for body in bodies:
-            once(where, "/v1/plan", body)
-        found.append(load(f"plan from the cache, {words}, {name}", where, "/v1/plan", bodies))
-        job = json.loads(once(where, "/v1/jobs", {"topology": topology}))["job"]
+            once(service, "/v1/plan", body)
+        found.append(load(f"plan from the cache, {words}, {name}", service, "/v1/plan", bodies))
+        job = json.loads(once(service, "/v1/jobs", {"topology": topology}))["job"]
         events: list[dict[str, object] | None] = [
             {"event": event, "nic": f"server{i % servers}/nic{i % 8}"}
             for i in range(16)
             for event in ("fail", "restore")
         ]
-        found.append(load(f"event of a job, {words}, {name}, one client", where, f"/v1/jobs/{job}/events", events, 1))
+        found.append(load(f"event of a job, {words}, {name}, one client", service, f"/v1/jobs/{job}/events", events, 1))
         path = f"/v1/jobs/{job}/plan?size=1GiB"
-        found.append(load(f"a job's plan file, {words}, {name}", where, path, [None]))
+        found.append(load(f"a job's plan file, {words}, {name}", service, path, [None]))
     return found
 
 
@@ -193,30 +164,30 @@ LARGE = {"topology": "uniform:servers=256,nics=8,rate=400Gb/s"}
 ATTACK_S, REQUESTS = 15.0, 64
 
 
-def attacks(where: str, pid: int) -> list[Attack]:
+def attacks(service: Service) -> list[Attack]:
     """Events and health while nothing else is asked, while as many plans as may be are in hand, after these were all
     abandoned, and beside a request for a plan that takes too much memory."""
-    job = json.loads(once(where, "/v1/jobs", {"topology": "uniform:servers=128,nics=8,rate=400Gb/s"}))["job"]
-    quiet = probed("nothing else", where, job, pid)
-    waiting = [begun(where, {**SLOW, "fail": ["server1/nic0"], "size": f"{n + 1}MiB"}) for n in range(REQUESTS)]
-    busy = probed(f"{REQUESTS} plans that take minutes are in hand", where, job, pid)
+    job = json.loads(once(service, "/v1/jobs", {"topology": "uniform:servers=128,nics=8,rate=400Gb/s"}))["job"]
+    quiet = probed("nothing else", service, job)
+    waiting = [begun(service, {**SLOW, "fail": ["server1/nic0"], "size": f"{n + 1}MiB"}) for n in range(REQUESTS)]
+    busy = probed(f"{REQUESTS} plans that take minutes are in hand", service, job)
     for each in waiting:
         each.close()
-    left = probed("all of their callers have left", where, job, pid)
-    greedy = begun(where, LARGE)
-    memory = probed("a plan of 256 servers", where, job, pid)
+    left = probed("all of their callers have left", service, job)
+    greedy = begun(service, LARGE)
+    memory = probed("a plan of 256 servers", service, job)
     greedy.close()
     return [quiet, busy, left, memory]
 
 
-def begun(where: str, body: dict[str, object]) -> http.client.HTTPConnection:
+def begun(service: Service, body: dict[str, object]) -> http.client.HTTPConnection:
     """A plan that was asked for, its reply not waited for."""
-    connection = connect(where)
+    connection = service.connect()
     connection.request("POST", "/v1/plan", json.dumps(body).encode(), {"Content-Type": "application/json"})
     return connection
 
 
-def probed(what: str, where: str, job: str, pid: int) -> Attack:
+def probed(what: str, service: Service, job: str) -> Attack:
     """Ask again and again for `ATTACK_S` seconds, every question over a connection of its own."""
     events: list[float] = []
     health: list[float] = []
@@ -227,11 +198,11 @@ def probed(what: str, where: str, job: str, pid: int) -> Attack:
         for took, path, body in ((events, f"/v1/jobs/{job}/events", event), (health, "/v1/health", None)):
             start = time.perf_counter()
             try:
-                once(where, path, body)
+                once(service, path, body)
             except (SystemExit, OSError):
                 refused += 1
             took.append(time.perf_counter() - start)
-        peak = max(peak, memory_of(pid))
+        peak = max(peak, memory_of(service.process.pid))
         time.sleep(0.02)
     return Attack(what, events, health, refused, peak)
 
@@ -253,9 +224,12 @@ def main() -> int:
     output = asked.parse_args().output
     with tempfile.TemporaryDirectory() as folder:
         path = str(Path(folder) / "socket")
-        done = with_service(["--unix", path], lambda where, _: loads(where, "Unix socket"))
-    attacked = with_service(["--port", "0"], attacks)
-    done += with_service(["--port", "0"], lambda where, _: loads(where, "TCP"))
+        with served("--unix", path) as service:
+            done = loads(service, "Unix socket")
+    with served("--port", "0") as service:
+        attacked = attacks(service)
+    with served("--port", "0") as service:
+        done += loads(service, "TCP")
     cached = [each for each in done if each.what.startswith("plan from the cache")]
     slowest = min(each.rate for each in cached)
     text = [

@@ -11,14 +11,13 @@ import importlib.util
 import json
 import os
 import platform
-import socket
-import subprocess
 import sys
 import time
 from statistics import median
 from typing import Any
 
 from benchmarks.pages import parser, quartiles, write
+from tests.torch_world import ranks
 
 RANKS = 4
 MODELS = {"small: 1 MiB": (512, 1), "medium: 16 MiB": (1024, 4), "large: 64 MiB": (2048, 4)}
@@ -47,22 +46,8 @@ def main() -> int:
 
 def measured(repeat: int) -> dict[str, dict[str, Any]]:
     """What rank 0 says, by model."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    world = {"WORLD_SIZE": str(RANKS), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    command = [sys.executable, "-m", "benchmarks.bench_torch_backend", "--rank", "--repeat", str(repeat)]
-    ranks = [
-        subprocess.Popen(
-            command, stdout=subprocess.PIPE, env={**os.environ, **world, "OMP_NUM_THREADS": "1", "RANK": str(rank)}
-        )
-        for rank in range(RANKS)
-    ]
-    try:
-        said = [rank.communicate(timeout=WAIT_S)[0] for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-    found: dict[str, dict[str, Any]] = json.loads(said[0])
+    said = ranks(RANKS, "-m", "benchmarks.bench_torch_backend", "--rank", "--repeat", str(repeat), wait_s=WAIT_S)
+    found: dict[str, dict[str, Any]] = json.loads(said[0][1])
     return found
 
 

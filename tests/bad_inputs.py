@@ -1,8 +1,8 @@
 """One table of everything wrong that a person may give, and what the message must say about it.
 
 A row is a command line: `args` of optcc, in which ``{dir}`` stands for a directory that holds `files`. It must fail
-with status 2, nothing on stdout, and every one of `fragments` on stderr (test_cli.py), which can be read
-(test_bad_input.py). Good input in the same shapes passes.
+with status 2, nothing on stdout, and every one of `fragments` on stderr, which can be read. Good input in the same
+shapes passes.
 """
 
 from __future__ import annotations

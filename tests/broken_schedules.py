@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 import optcc
 from optcc.schedule import Schedule
@@ -31,6 +32,26 @@ def with_rows(schedule: Schedule, rows: list[int]) -> Schedule:
         dep_ptr=np.cumsum([0, *map(len, deps)]).astype(np.int64),
         dep_idx=np.array([dep for waits in deps for dep in waits], np.int64),
     )
+
+
+def without(schedule: Schedule, *lost: int) -> Schedule:
+    """The schedule without these rows."""
+    return with_rows(schedule, [row for row in range(len(schedule)) if row not in lost])
+
+
+def hasty(schedule: Schedule, row: int, which: int = 0) -> Schedule:
+    """The schedule in which `row` does not wait for one of its dependencies, the first one unless told."""
+    later = np.arange(len(schedule.dep_ptr)) > row
+    kept = np.delete(schedule.dep_idx, schedule.dep_ptr[row] + which)
+    return schedule.replace(dep_ptr=schedule.dep_ptr - later, dep_idx=kept)
+
+
+def without_waits(schedule: Schedule, rows: NDArray[np.int64]) -> Schedule:
+    """The schedule in which `rows` wait for nothing."""
+    waits = np.repeat(np.arange(len(schedule)), np.diff(schedule.dep_ptr))
+    kept = ~np.isin(waits, rows)
+    counts = np.bincount(waits[kept], minlength=len(schedule))
+    return schedule.replace(dep_ptr=np.concatenate(([0], np.cumsum(counts))), dep_idx=schedule.dep_idx[kept])
 
 
 def waiting_also(schedule: Schedule, row: int, dep: int) -> Schedule:

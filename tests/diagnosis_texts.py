@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from datetime import date
 from fractions import Fraction
@@ -13,6 +12,7 @@ from optcc.diagnose.evidence import NicDirections
 from optcc.discover.topology import Measured
 from optcc.discover.yaml_file import write_yaml
 from optcc.values.cluster import Cluster, Nic, Server
+from tests.sysfs_trees import ACTIVE, GEN5, Machine, write
 
 HOSTS = ("server0", "server1")
 PORTS = NicDirections(Cluster.uniform(servers=2, nics=2, rate="400Gb/s"))
@@ -200,23 +200,11 @@ def sysfs(
     counters: Mapping[str, Mapping[str, int]] | None = None,
 ) -> Path:
     """A sysfs with RDMA devices: name -> rate, and by name state, (current, possible) speed of its slot, counters."""
+    made = Machine(root)
     for i, (name, rate) in enumerate(rates.items()):
-        card = root / f"devices/pci0000:{i:02x}/0000:{i:02x}:00.0"
-        port = card / "infiniband" / name / "ports/1"
-        port.mkdir(parents=True)
-        now, most = (slots or {}).get(name, ("32.0 GT/s PCIe", "32.0 GT/s PCIe"))
-        for key, text in (("current_link_speed", now), ("max_link_speed", most)):
-            (card / key).write_text(text + "\n")
-        for key in ("current_link_width", "max_link_width"):
-            (card / key).write_text("16\n")
-        state = (states or {}).get(name, "4: ACTIVE")
-        for key, text in (("rate", rate), ("state", state), ("link_layer", "InfiniBand"), ("lid", "0x1")):
-            (port / key).write_text(text + "\n")
-        (port / "counters").mkdir()
-        for counter, value in (counters or {}).get(name, {}).items():
-            (port / "counters" / counter).write_text(f"{value}\n")
-        (card / "infiniband" / name / "device").symlink_to("../..")
-        link = root / "class/infiniband" / name
-        link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(os.path.relpath(card / "infiniband" / name, link.parent))
+        now, most = (slots or {}).get(name, (GEN5, GEN5))
+        state = (states or {}).get(name, ACTIVE)
+        card = made.rdma(i, name, rate.split()[0], state=state, now=(now, "16"), max_link_speed=most)
+        told = {counter: str(value) for counter, value in (counters or {}).get(name, {}).items()}
+        write(card / f"infiniband/{name}/ports/1/counters", **told)
     return root

@@ -19,8 +19,15 @@ def call(case: BadInput, directory: Path) -> Result:
 
 @pytest.mark.parametrize("case", BAD_INPUTS, ids=lambda case: case.id)
 @pytest.mark.timeout(90)  # the first to run the simulator compiles it, 10 s on a quiet machine
-def test_message_can_be_read(case: BadInput, tmp_path: Path) -> None:
-    message = call(case, tmp_path).stderr.splitlines()[-1]
+def test_bad_input_is_told(case: BadInput, tmp_path: Path) -> None:
+    """Status 2, nothing on stdout, and on stderr a message that names what is wrong and can be read."""
+    result = call(case, tmp_path)
+    assert result.exit_code == 2, result.output
+    assert result.stdout == ""
+    assert isinstance(result.exception, SystemExit)
+    for fragment in case.fragments:
+        assert fragment.replace("{dir}", str(tmp_path)) in result.stderr
+    message = result.stderr.splitlines()[-1]
     assert message.startswith(("optcc: ", "Error: "))
     assert message.isprintable()
     assert len(message.replace(str(tmp_path), "")) < 600

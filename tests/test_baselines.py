@@ -24,7 +24,7 @@ from optcc.study import rivals
 from optcc.study.evaluation import ALPHA
 from optcc.theory import nested_shares
 from optcc.values.cluster import Cluster, Fabric
-from tests.broken_schedules import with_rows
+from tests.broken_schedules import without, without_waits
 from tests.conftest import GBPS, clusters
 from tests.effort import examples
 from tests.rival_ratios import compare
@@ -110,15 +110,7 @@ def test_every_transfer_is_needed(name: str, data: st.DataObject) -> None:
     schedule = made(name, cluster, 3).lower(cluster, 5000)
     lost = data.draw(st.integers(0, len(schedule) - 1))
     with pytest.raises(VerifyError):
-        optcc.verify(with_rows(schedule, [row for row in range(len(schedule)) if row != lost]))
-
-
-def without_waits(schedule: Schedule, rows: np.ndarray) -> Schedule:
-    """The schedule in which `rows` wait for nothing."""
-    waits = np.repeat(np.arange(len(schedule)), np.diff(schedule.dep_ptr))
-    kept = ~np.isin(waits, rows)
-    counts = np.bincount(waits[kept], minlength=len(schedule))
-    return schedule.replace(dep_ptr=np.concatenate(([0], np.cumsum(counts))), dep_idx=schedule.dep_idx[kept])
+        optcc.verify(without(schedule, lost))
 
 
 @pytest.mark.parametrize("stage", [Stage.TO_LEAF, Stage.FROM_LEAF])
@@ -423,7 +415,7 @@ def test_channels_sum_every_byte_once(name: str, data: st.DataObject, depth: int
     if len(schedule):
         lost = data.draw(st.integers(0, len(schedule) - 1))
         with pytest.raises(VerifyError):
-            optcc.verify(with_rows(schedule, [row for row in range(len(schedule)) if row != lost]))
+            optcc.verify(without(schedule, lost))
 
 
 def test_channels_cost_fewer_chunks() -> None:

@@ -15,7 +15,6 @@ from click.testing import CliRunner, Result
 
 from optcc.cli import main
 from optcc.cli.options import COMMANDS
-from tests.bad_inputs import BAD_INPUTS
 from tests.plan_cases import again, parts
 
 EXAMPLE = Path(__file__).resolve().parent.parent / "examples" / "h100-8x400g.nccl-topo.xml"
@@ -178,39 +177,9 @@ def test_doctor() -> None:
     assert all(part["get"] for part in parts.values() if not part["present"])
 
 
-def test_doctor_reads_devices(tmp_path: Path) -> None:
-    from optcc.cli.doctor import examine
-
-    port = tmp_path / "sys/class/infiniband/mlx5_0/ports/1"
-    port.mkdir(parents=True)
-    (port / "state").write_text("4: ACTIVE\n")
-    (port / "rate").write_text("400 Gb/sec (4X NDR)\n")
-    (port / "link_layer").write_text("InfiniBand\n")
-    gpu = tmp_path / "proc/driver/nvidia/gpus/0000:0f:00.0"
-    gpu.mkdir(parents=True)
-    (gpu / "information").write_text("Model: \t\t NVIDIA H200\nIRQ: 1\n")
-    found = {f.part: f for f in examine(tmp_path)}
-    assert found["RDMA mlx5_0 port 1"].seen == "ACTIVE, 400Gb/s, InfiniBand, LID 0"
-    assert found["GPUs"].seen == "1: NVIDIA H200"
-
-
 def test_help_of_every_command() -> None:
     for command in COMMANDS:
         assert call(command, "--help").exit_code == 0
-
-
-@pytest.mark.parametrize(
-    ("files", "args", "fragments"), [entry[1:] for entry in BAD_INPUTS], ids=[e[0] for e in BAD_INPUTS]
-)
-def test_bad_input(tmp_path: Path, files: dict[str, str | bytes], args: list[str], fragments: list[str]) -> None:
-    for name, content in files.items():
-        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    result = call(*(arg.replace("{dir}", str(tmp_path)) for arg in args))
-    assert result.exit_code == 2, result.output
-    assert result.stdout == ""
-    assert isinstance(result.exception, SystemExit)
-    for fragment in fragments:
-        assert fragment.replace("{dir}", str(tmp_path)) in result.stderr
 
 
 def test_a_nic_dies_while_a_plan_is_simulated(tmp_path: Path) -> None:

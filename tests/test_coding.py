@@ -20,7 +20,6 @@ from optcc.theory.protocols import (
     Sent,
     entropy,
     gather_and_spread,
-    half_slacks,
     joint,
     lacks,
     news,
@@ -32,7 +31,6 @@ from optcc.theory.protocols import (
 )
 from optcc.theory.protocols import given as left
 from tests.effort import examples
-from tests.proof_scripts import script
 
 ROUNDING = 1e-9  # logarithms of whole numbers up to some thousands, a few hundred of them added up
 CASES = [
@@ -129,34 +127,6 @@ def test_the_part_that_is_lacking_counts() -> None:
     tried = run(group, 3, up + down)
     assert tried.ignorance() == pytest.approx(1 / 4)
     assert tried.bits() == pytest.approx(11.5)  # 12 for the whole sum; the theorem says no less than 12 - 5/4
-
-
-@examples(200)
-@given(case=st.sampled_from(CASES), seed=seeds)
-def test_half_of_the_program_holds_on_random_protocols(case: tuple[tuple[int, ...], int], seed: int) -> None:
-    assert {line: slack for line, slack in half_slacks(drawn(*case, seed)).items() if slack < -ROUNDING} == {}
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_gathering_and_spreading_obeys_half_of_the_program_exactly(case: tuple[tuple[int, ...], int]) -> None:
-    assert list(half_slacks(gather_and_spread(Group(case[0]), case[1])).values()) == pytest.approx(
-        [0] * 5, abs=ROUNDING
-    )
-
-
-def test_what_is_no_protocol_breaks_half_of_the_program() -> None:
-    def broken(tried: Execution) -> set[str]:
-        return {line for line, slack in half_slacks(tried).items() if slack < -0.01}
-
-    whole = gather_and_spread(Group((2, 2)), 4)
-    assert broken(start(Group((2, 2)), 4)) == {"sum of roots", "whole cuts"}  # the roots sum to P n: nothing was sent
-    assert broken(replace(whole, sent=whole.sent[:-1])) == {"broadcast cuts", "whole cuts"}
-    oracle = start(Group((3,)), 4)
-    for rank in range(4):  # each is told the sum by one that does not know it
-        oracle = told(oracle, (rank + 1) % 4, rank, oracle.total)
-    assert broken(oracle) == {"sum of roots"}  # it is news to nobody who has the sum
-    talker = told(whole, 1, 2, joint(*whole.inputs[:, 2:].T))  # rank 1 says what it cannot know, twice its own bits
-    assert broken(replace(talker, sent=(talker.sent[-1], *talker.sent[:-1]))) >= {"roots"}
 
 
 def streams(slots: int, rate: int, least: int, others: int) -> int:
@@ -278,22 +248,3 @@ def test_what_is_no_protocol_is_refused() -> None:
         begun.between([[0], [1]])
     with pytest.raises(InputError, match="more than one input"):
         begun.between([[0], [1, 2]])
-
-
-def test_all_protocols_of_single_bits() -> None:
-    """Two ranks need two bits and three need four, whatever the bits are functions of."""
-    search = script("search/one_bit")
-    assert search.fewest(2, 3) == 2
-    assert search.fewest(3, 3) is None
-    assert search.fewest(3, 4) == 4
-
-
-def test_the_search_for_single_bits_can_find_less(monkeypatch: pytest.MonkeyPatch) -> None:
-    """For results that are easier; and merging equal states loses nothing."""
-    search = script("search/one_bit")
-    assert [search.fewest(3, 4, easier) for easier in (lambda x: 0, lambda x: x[0], lambda x: x[0] ^ x[1])] == [0, 2, 3]
-    one = search.Search(3, search.parity)
-    assert one.smallest(one.start) == one.start
-    assert one.lacking(one.start) == 3
-    monkeypatch.setattr(search.Search, "smallest", lambda self, state: state)
-    assert search.fewest(3, 4) == 4

@@ -23,7 +23,8 @@ from tests import diagnosis_texts, tool_texts
 from tests import diagnosis_texts as texts
 from tests import tool_texts as tools
 from tests.diagnosis_texts import FUSED, PORTS, RATE, RATES
-from tests.test_discover_texts import before, bonded
+from tests.sysfs_trees import bonded
+from tests.test_discover_texts import before
 
 
 @pytest.mark.parametrize("line", [texts.ERROR_12, texts.OLD_ERROR_12])

@@ -28,152 +28,23 @@ from optcc.errors import InputError
 from optcc.files.reading import kind_of, open_regular, read_regular
 from optcc.machine.rdma import Gid, NicAddress, rdma_ports
 from optcc.machine.sysfs import Folder
+from tests.sysfs_trees import DOWN, GEN1, GEN4, GEN5, ROOT, Machine, link, two_gpus, write
 from tests.test_discover import GBPS
 from tests.topology_texts import RATE, survives
-
-# sysfs of machines that the tests put together: GPUs, cards and network interfaces on PCI buses.
-
-
-GEN5, GEN4, GEN1 = "32.0 GT/s PCIe", "16.0 GT/s PCIe", "2.5 GT/s PCIe"
-ACTIVE, DOWN = "4: ACTIVE", "1: DOWN"
-ROOT = "pci0000:{0:02x}/0000:{0:02x}:01.0"
-
-
-def write(path: Path, **attributes: str) -> Path:
-    path.mkdir(parents=True, exist_ok=True)
-    for name, text in attributes.items():
-        (path / name).write_text(text + "\n")
-    return path
-
-
-def link(path: Path, target: Path) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.symlink_to(os.path.relpath(target, path.parent))
-
-
-class Machine:
-    """A sysfs in the making under `root`. A `bus` is a root port, behind which are a GPU, if any, and cards."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-
-    def pci(self, bus: int, slot: str, now: tuple[str, str] | None = None, **attributes: str) -> Path:
-        speed, width = now or (GEN5, "16")
-        links = dict(zip(("current_link_speed", "current_link_width"), (speed, width), strict=True))
-        links |= {"max_link_speed": GEN5, "max_link_width": "16"}
-        address = f"0000:{bus + 1:02x}:{slot}"
-        path = write(self.root / "devices" / ROOT.format(bus) / address, **(links | attributes))
-        link(self.root / "bus/pci/devices" / address, path)
-        return path
-
-    def gpu(self, bus: int, slot: str = "00.0", **attributes: str) -> Path:
-        return self.pci(bus, slot, **{"class": "0x030200", "vendor": "0x10de"} | attributes)
-
-    def rdma(
-        self,
-        bus: int,
-        name: str,
-        gbps: int = 400,
-        *,
-        slot: str = "01.0",
-        fabric: str = "InfiniBand",
-        state: str = ACTIVE,
-        now: tuple[str, str] | None = None,
-        ports: int = 1,
-        below: str = "",
-        **attributes: str,
-    ) -> Path:
-        ids = {"vendor": "0x15b3", "device": "0x1021", "class": "0x020700"}
-        card = self.pci(bus, slot, now, **(ids | attributes)) if not below else self.root / below
-        device = card / "infiniband" / name
-        for port in range(1, ports + 1):
-            write(device / f"ports/{port}", rate=f"{gbps} Gb/sec (4X)", state=state, link_layer=fabric)
-        link(device / "device", card)
-        link(self.root / "class/infiniband" / name, device)
-        return card
-
-    def net(self, name: str, place: str, speed: str = "100000", **attributes: str) -> Path:
-        """An interface below the device at `place`; without a device where that is devices/virtual."""
-        device = self.root / "devices" / place
-        path = write(device / "net" / name, speed=speed, operstate="up", **({"type": "1"} | attributes))
-        if not place.startswith("virtual"):
-            link(path / "device", device)
-        link(self.root / "class/net" / name, path)
-        return path
-
-    def read(self, nics: str | None = None, nic_rate: str | None = None) -> Topology:
-        return load_topology(str(self.root), nics=nics, nic_rate=nic_rate)
-
-    def rates(self, nics: str | None = None) -> dict[str, Fraction]:
-        """Gb/s of the NICs that count."""
-        (server,) = self.read(nics).cluster.servers
-        return {nic.name: nic.out_rate / GBPS for nic in server.nics}
-
-    def notes(self) -> str:
-        return "\n".join(self.read().notes)
-
-
-def two_gpus(folder: Path) -> Machine:
-    """Two GPUs, each with a 400 Gb/s NIC behind its switch."""
-    made = Machine(folder / "sys")
-    for i, bus in enumerate((0x10, 0x20)):
-        made.gpu(bus)
-        made.rdma(bus, f"mlx5_{i}")
-    return made
-
 
 # sysfs as a directory or a tarball, whole, hostile and broken.
 
 
-BRIDGE = "devices/pci0000:{bus:02x}/0000:{bus:02x}:01.0/0000:{bus:02x}:02.0"
-
-
-def card(root: Path, bus: int, slot: int, kind: str, vendor: str) -> Path:
-    """A PCI device behind a bridge of bus `bus`, and the kernel's link to it."""
-    address = f"0000:{bus + 1:02x}:{slot:02x}.0"
-    path = root / BRIDGE.format(bus=bus) / address
-    path.mkdir(parents=True)
-    (path / "class").write_text(kind + "\n")
-    (path / "vendor").write_text(vendor + "\n")
-    link = root / "bus/pci/devices" / address
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(os.path.relpath(path, link.parent))
-    return path
-
-
-def rdma(root: Path, bus: int, name: str, rate: str = "400 Gb/sec (4X NDR)", state: str = "4: ACTIVE") -> None:
-    path = card(root, bus, 1, "0x020700", "0x15b3")
-    port = path / "infiniband" / name / "ports/1"
-    port.mkdir(parents=True)
-    for key, text in (("rate", rate), ("state", state), ("link_layer", "InfiniBand"), ("lid", "0x1")):
-        (port / key).write_bytes(text.encode() + b"\n" + b"\0" * 100)  # as tar pads a copy of sysfs
-    (path / "infiniband" / name / "device").symlink_to("../..")
-    link = root / "class/infiniband" / name
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(os.path.relpath(path / "infiniband" / name, link.parent))
-
-
-def interface(root: Path, bus: int, name: str, speed: str, state: str = "up") -> None:
-    path = card(root, bus, 2, "0x020000", "0x8086") / "net" / name
-    path.mkdir(parents=True)
-    (path / "speed").write_text(speed + "\n")
-    (path / "operstate").write_text(state + "\n")
-    (path / "device").symlink_to("../..")
-    link = root / "class/net" / name
-    link.parent.mkdir(parents=True, exist_ok=True)
-    link.symlink_to(os.path.relpath(path, link.parent))
-
-
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    root = tmp_path / "sys"
+    made = Machine(tmp_path / "sys")
     for i, bus in enumerate((0x10, 0x20, 0x30)):
-        card(root, bus, 0, "0x030200", "0x10de")
-        rdma(root, bus, f"mlx5_{i}")
-    rdma(root, 0x40, "mlx5_3", "25 Gb/sec (1X EDR)")
-    rdma(root, 0x50, "mlx5_4", "2.5 Gb/sec (1X SDR)", "1: DOWN")
-    interface(root, 0x60, "ens1", "1000")
-    return root
+        made.gpu(bus)
+        made.rdma(bus, f"mlx5_{i}")
+    made.rdma(0x40, "mlx5_3", 25)
+    made.rdma(0x50, "mlx5_4", 2.5, state=DOWN)
+    made.net("ens1", made.pci(0x60, "00.0"), "1000")
+    return made.root
 
 
 def check_tree(found: Topology) -> None:
@@ -330,8 +201,9 @@ def test_a_tarball_of_names_of_names_is_refused(tmp_path: Path, kind: bytes) -> 
 
 
 def test_without_rdma_network_cards_count(tmp_path: Path) -> None:
-    interface(tmp_path, 0x10, "ens1", "100000")
-    interface(tmp_path, 0x20, "ens2", "-1", "unknown")
+    made = Machine(tmp_path)
+    made.net("ens1", made.pci(0x10, "00.0"))
+    made.net("ens2", made.pci(0x20, "00.0"), "-1", operstate="unknown")
     (tmp_path / "class/net/lo").mkdir()
     with pytest.raises(InputError, match=r"ens2: no rate.*--nic-rate ens2=RATE"):
         load_topology(str(tmp_path))
@@ -503,13 +375,13 @@ def test_soft_rdma_beside_cards_is_left_out(machine: Machine) -> None:
 
 def test_virtual_interfaces_are_no_nics(tmp_path: Path) -> None:
     made = Machine(tmp_path / "sys")
-    card = made.pci(0x10, "00.0", vendor="0x8086", device="0x1592").relative_to(made.root / "devices")
-    made.net("ens1f0", str(card))
+    card = made.pci(0x10, "00.0", vendor="0x8086", device="0x1592")
+    made.net("ens1f0", card)
     virtual = ("lo", "veth12ab", "virbr0", "docker0", "tailscale0", "bond0", "br0", "ens1f0.100", "tap0")
     for name in virtual:
         made.net(name, "virtual", "400000")
-    made.net("wlan0", str(made.pci(0x20, "00.0").relative_to(made.root / "devices")), uevent="DEVTYPE=wlan")
-    made.net("ens1f0r1", str(card), phys_port_name="pf0vf1")
+    made.net("wlan0", made.pci(0x20, "00.0"), uevent="DEVTYPE=wlan")
+    made.net("ens1f0r1", card, phys_port_name="pf0vf1")
     made.net("enxaabb", "pci0000:00/0000:00:14.0/usb1/1-1/1-1:2.0")
     assert set(made.rates()) == {"ens1f0"}
     notes = made.notes()
@@ -519,7 +391,7 @@ def test_virtual_interfaces_are_no_nics(tmp_path: Path) -> None:
 
 def test_an_interface_that_is_asked_for_counts(tmp_path: Path) -> None:
     made = Machine(tmp_path / "sys")
-    made.net("ens1", str(made.pci(0x10, "00.0").relative_to(made.root / "devices")))
+    made.net("ens1", made.pci(0x10, "00.0"))
     made.net("bond0", "virtual", "200000")
     (made.root / "class/net/bonding_masters").write_text("bond0\n")
     assert made.rates() == {"ens1": 100}
@@ -529,7 +401,7 @@ def test_an_interface_that_is_asked_for_counts(tmp_path: Path) -> None:
 
 def test_a_partition_of_an_infiniband_port_is_no_nic(tmp_path: Path) -> None:
     made = Machine(tmp_path / "sys")
-    card = str(made.pci(0x10, "00.0").relative_to(made.root / "devices"))
+    card = made.pci(0x10, "00.0")
     made.net("ib0", card, type="32")
     made.net("ib0.8001", card, type="32", parent="ib0")
     assert set(made.rates()) == {"ib0"}
@@ -541,10 +413,10 @@ def test_nics_of_a_virtual_machine_without_pci_count(tmp_path: Path) -> None:
     made.net("eth0", "LNXSYSTM:00/LNXSYBUS:00/ACPI0004:00/VMBUS:00/11-22", "50000")
     made.net("docker0", "virtual", "10000")
     assert made.rates() == {"eth0": 50}
-    place = str(made.pci(0x10, "00.0").relative_to(made.root / "devices"))
+    place = made.pci(0x10, "00.0")
     made.net("enP1s1", place, "100000")
     assert made.rates() == {"enP1s1": 100}, "what is on a card, where there is such"
-    made.net("eth1", f"{place}/virtio3", "100000")
+    made.net("eth1", place / "virtio3", "100000")
     assert set(made.rates()) == {"enP1s1", "eth1"}
 
 
@@ -666,15 +538,15 @@ def test_a_rate_by_name_is_above_the_slot(machine: Machine) -> None:
     assert server.nics[2].out_rate == 100 * GBPS
 
 
-RATE_FILE = "devices/pci0000:10/0000:10:01.0/0000:10:02.0/0000:11:01.0/infiniband/mlx5_0/ports/1/rate"
+RATE_FILE = f"devices/{ROOT.format(0x10)}/0000:11:01.0/infiniband/mlx5_0/ports/1/rate"
 
 
 @pytest.fixture
 def tree_of_files(tmp_path: Path) -> Path:
-    root = tmp_path / "sys"
-    card(root, 0x10, 0, "0x030200", "0x10de")
-    rdma(root, 0x10, "mlx5_0")
-    return root
+    made = Machine(tmp_path / "sys")
+    made.gpu(0x10)
+    made.rdma(0x10, "mlx5_0")
+    return made.root
 
 
 def listening(path: Path) -> None:
@@ -908,9 +780,11 @@ def test_the_doctor(tmp_path: Path) -> None:
     make(tmp_path, "mlx5_1", state="1: DOWN", rate="2.5 Gb/sec (1X SDR)")
     make(tmp_path, "mlx5_2", link="InfiniBand", lid="0x1a")
     make(tmp_path, "mlx5_3", gids={0: (LOCAL, V1)})
-    found = {f.part: f for f in examine(tmp_path) if f.part.startswith("RDMA")}
+    write(tmp_path / "proc/driver/nvidia/gpus/0000:0f:00.0", information="Model: \t\t NVIDIA H200\nIRQ: 1")
+    found = {f.part: f for f in examine(tmp_path) if f.part == "GPUs" or f.part.startswith("RDMA")}
     seen = {part: (f.present, f.seen) for part, f in found.items()}
     assert seen == {
+        "GPUs": (True, "1: NVIDIA H200"),
         "RDMA mlx5_0 port 1": (True, "ACTIVE, 400Gb/s, Ethernet, ens1f0, GID 3 (10.0.2.7), NUMA node 1"),
         "RDMA mlx5_1 port 1": (False, "DOWN, 2.5Gb/s, Ethernet, no RoCE v2 GID, NUMA node 1"),
         "RDMA mlx5_2 port 1": (True, "ACTIVE, 400Gb/s, InfiniBand, LID 26, NUMA node 1"),

@@ -19,7 +19,7 @@ from optcc.schedule import Schedule
 from optcc.schedule.families import FAMILIES
 from optcc.schedule.recipe import CandidateFamily, Recipe
 from optcc.values.cluster import Cluster, Fabric
-from tests.broken_schedules import with_rows
+from tests.broken_schedules import without
 from tests.conftest import clusters, degraded
 from tests.effort import cases
 from tests.fabrics import fabrics, pods_of
@@ -231,7 +231,7 @@ def test_a_schedule_without_its_last_transfer_is_noticed(family: str, monkeypatc
 
     def broken(recipe: Recipe, cluster: Cluster, nbytes: int) -> Schedule:
         schedule = whole(recipe, cluster, nbytes)
-        return with_rows(schedule, list(range(len(schedule) - 1)))
+        return without(schedule, len(schedule) - 1)
 
     monkeypatch.setattr(FAMILIES[family], "lower", broken)
     fitting = next(clusters for families, clusters in FITTING.items() if family in families)

@@ -71,7 +71,7 @@ def test_names_of_python_that_pages_and_docstrings_name_exist() -> None:
 
 def test_what_a_page_names_is_found() -> None:
     assert len(named((ROOT / "CONTRIBUTING.md").read_text())[0]) > 30
-    assert gone("`make demo`, `LAB=1 make test-verbs`, `make bench-gpu-ranks`, `optcc/api.py`") == []
+    assert gone("`make demo`, `LAB=1 make test-verbs`, `make bench-gpu-communicator`, `optcc/api.py`") == []
     assert gone("`make bench-nothing`, `X=1 make nothing` and `tests/nothing.py`") == [
         "bench-nothing",
         "nothing",

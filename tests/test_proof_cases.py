@@ -1,4 +1,4 @@
-"""Small cases of what the ledger of proofs/README.md states: all schedules, all trees, all codes of few ranks."""
+"""Small cases of what the ledger of proofs/README.md states: all schedules and all trees of few ranks."""
 
 from __future__ import annotations
 
@@ -191,15 +191,6 @@ def test_the_search_for_tree_pairs_can_fail(monkeypatch: pytest.MonkeyPatch) -> 
     found = tree_pairs.counterexample(4)
     assert found is not None
     assert len(found) >= 6
-
-
-def test_linear_codes_save_nothing_in_small_cases() -> None:
-    """Three ranks and two elements, four and two: nothing with less than 2(P-1)n messages; with as many, something."""
-    fewest = script("search/coding").fewest
-    assert fewest(3, 2, extra=1) is None
-    assert fewest(3, 2, extra=2) == 8
-    assert fewest(4, 2, extra=3) is None
-    assert fewest(4, 1, extra=2) == 6
 
 
 @st.composite

@@ -17,6 +17,7 @@ from optcc.schedule.assemble import even_cuts
 from optcc.schedule.columns import GRANULE, cuts_of
 from optcc.schedule.nested import NestedRings, Ordering
 from optcc.values.cluster import Cluster
+from tests.broken_schedules import hasty, with_rows, without
 from tests.conftest import clusters, degraded
 from tests.effort import examples
 
@@ -49,33 +50,6 @@ def test_orderings(orderings: tuple[Ordering, ...], leaves: int) -> None:
         assert schedule.length[schedule.dst == leaf].sum() == 4000
 
 
-def _without(schedule: Schedule, keep: np.ndarray) -> Schedule:
-    """The schedule with only the rows `keep` (bool mask); dependencies on dropped rows are dropped."""
-    place = np.cumsum(keep) - 1
-    waits = np.repeat(np.arange(len(schedule)), np.diff(schedule.dep_ptr))
-    alive = keep[waits] & keep[schedule.dep_idx]
-    counts = np.bincount(place[waits[alive]], minlength=int(keep.sum()))
-    columns = ("route", "offset", "length", "reduce", "stage", "segment")
-    return schedule.replace(
-        **{name: getattr(schedule, name)[keep] for name in columns},
-        dep_ptr=np.concatenate(([0], np.cumsum(counts))),
-        dep_idx=place[schedule.dep_idx[alive]],
-    )
-
-
-def _doubled(schedule: Schedule, row: int) -> Schedule:
-    """The schedule with `row` done twice in a row; the copy waits for the same transfers."""
-    order = np.insert(np.arange(len(schedule)), row + 1, row)
-    shifted = np.where(schedule.dep_idx > row, schedule.dep_idx + 1, schedule.dep_idx)
-    deps = [shifted[schedule.dep_ptr[r] : schedule.dep_ptr[r + 1]] for r in order]
-    columns = ("route", "offset", "length", "reduce", "stage", "segment")
-    return schedule.replace(
-        **{name: getattr(schedule, name)[order] for name in columns},
-        dep_ptr=np.concatenate(([0], np.cumsum([len(d) for d in deps]))),
-        dep_idx=np.concatenate(deps),
-    )
-
-
 def _swapped(schedule: Schedule, row: int) -> Schedule:
     """`row` takes the place of the first transfer it waits for, and the other way round."""
     other = int(schedule.deps(row)[0])
@@ -83,14 +57,6 @@ def _swapped(schedule: Schedule, row: int) -> Schedule:
     order[[row, other]] = order[[other, row]]
     columns = ("route", "offset", "length", "reduce", "stage", "segment")
     return schedule.replace(**{name: getattr(schedule, name)[order] for name in columns})
-
-
-def _hasty(schedule: Schedule, row: int) -> Schedule:
-    """`row` no longer waits for the first of its dependencies."""
-    at = int(schedule.dep_ptr[row])
-    ptr = schedule.dep_ptr.copy()
-    ptr[row + 1 :] -= 1
-    return schedule.replace(dep_ptr=ptr, dep_idx=np.delete(schedule.dep_idx, at))
 
 
 @examples(200)
@@ -103,17 +69,15 @@ def test_a_mutated_schedule_fails(cluster: Cluster, nbytes: int, segments: int, 
     faults = ["dropped", "doubled", "reordered", "hasty", "misplaced", "flipped"]
     fault = data.draw(st.sampled_from(faults), label="fault")
     if fault == "dropped":
-        keep = np.ones(len(schedule), np.bool_)
-        keep[row] = False
-        broken = _without(schedule, keep)
+        broken = without(schedule, row)
     elif fault == "doubled":
         # A copy done twice in a row changes nothing; only a reduction counts something twice.
         row = data.draw(st.sampled_from(np.flatnonzero(schedule.reduce).tolist()), label="reduction")
-        broken = _doubled(schedule, row)
+        broken = with_rows(schedule, sorted([*range(len(schedule)), row]))
     elif fault == "reordered":
         broken = _swapped(schedule, row)
     elif fault == "hasty":
-        broken = _hasty(schedule, row)
+        broken = hasty(schedule, row)
     elif fault == "misplaced":
         offset = schedule.offset.copy()
         offset[row] = offset[row] - GRANULE if offset[row] else offset[row] + GRANULE
@@ -144,8 +108,7 @@ def test_bytes_that_are_being_sent_must_not_change() -> None:
         dep_ptr=np.concatenate(([0], np.cumsum([len(d) for d in deps]))),
         dep_idx=np.array([i for d in deps for i in d], np.int64),
     )
-    keep = np.arange(5) < 4
-    optcc.verify(_without(schedule, keep))
+    optcc.verify(without(schedule, 4))
     with pytest.raises(VerifyError, match="transfer 4 changes them while transfer 3 may still be sending"):
         optcc.verify(schedule)
 
@@ -153,11 +116,9 @@ def test_bytes_that_are_being_sent_must_not_change() -> None:
 def test_the_message_names_bytes_rank_and_contributor() -> None:
     schedule = optcc.plan(Cluster.uniform(servers=3, rate=1000), 300, segments=1).schedule()
     copies = np.flatnonzero((schedule.dst == 2) & ~schedule.reduce)
-    keep = np.ones(len(schedule), np.bool_)
-    keep[copies[-1]] = False
     at = int(schedule.offset[copies[-1]])
     with pytest.raises(VerifyError, match=rf"bytes {at}\.\.\d+ of rank 2: the contribution of rank \d is missing"):
-        optcc.verify(_without(schedule, keep))
+        optcc.verify(without(schedule, copies[-1]))
 
 
 def test_a_dead_or_foreign_port_is_refused() -> None:

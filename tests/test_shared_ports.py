@@ -1,5 +1,4 @@
-"""Receiving ports and links that serve packets: by hand, against an independent account of a queue, never below the
-bound, with faults."""
+"""Receiving ports and links that serve packets: by hand, against an independent account of a queue, with faults."""
 
 from __future__ import annotations
 
@@ -25,10 +24,10 @@ from optcc.simulation.faults import Fault
 from optcc.simulation.simulator import TICKS_PER_S, Simulation, usage
 from optcc.simulation.timeline import chrome_trace
 from optcc.values.cluster import Cluster
-from tests.conftest import GBPS, clusters
+from tests.conftest import GBPS
+from tests.conservation import backlog, check_shared
 from tests.effort import examples
-from tests.fabrics import fabrics, gpu_cluster, ring
-from tests.shared_ports import backlog, check_shared
+from tests.fabrics import ring
 from tests.test_simulator import one_transfer, two_racks
 
 TICK = 1 / TICKS_PER_S
@@ -94,17 +93,6 @@ def test_what_stripes_cost_a_port(cost: float) -> None:
     assert run(into_one([1000, 1000], [1000, 1000]), per_chunk=cost).time_s == pytest.approx(2 + 2 * cost)
 
 
-@pytest.mark.parametrize(
-    ("links", "seconds"), [((4000,), 1), ((500,), 2), ((500, 4000, 250, 8000), 4), ((4000, 4000, 4000, 4000), 1)]
-)
-def test_a_chain_takes_as_long_as_its_slowest_member(links: tuple[float, ...], seconds: float) -> None:
-    schedule = one_transfer(links)
-    assert run(schedule).time_s == pytest.approx(seconds)
-    assert run(schedule, alpha=3).time_s == pytest.approx(seconds + 3)
-    assert run(schedule, per_chunk=1).time_s == pytest.approx(seconds + 1)
-    check_shared(schedule, run(schedule, alpha=3))
-
-
 def test_a_link_is_shared() -> None:
     """Three at 1000 bytes/s over a link of 1500: all are through after 2 s. Stripe by stripe the first is after 1."""
     schedule = one_transfer((1500,), copies=3)
@@ -155,45 +143,6 @@ def test_a_queue_that_forgets_the_others_is_noticed() -> None:
     assert (alone, both) == ([0, 0], pytest.approx(1))
 
 
-@examples(40)
-@given(
-    cluster=clusters(symmetric=False),
-    nbytes=st.integers(1, 2**32),
-    algorithm=st.sampled_from(["optcc", "ring"]),
-    alpha=st.sampled_from([0, Fraction(5, 10**6)]),
-)
-def test_never_below_the_bound(cluster: Cluster, nbytes: int, algorithm: str, alpha: Fraction) -> None:
-    plan = optcc.plan(cluster, nbytes, segments=4).baseline(algorithm)
-    simulation = run(plan.schedule(), alpha=alpha)
-    assert simulation.time_s >= float(plan.bound.seconds) * (1 - 1e-12)
-    check_shared(simulation.schedule, simulation)
-
-
-@examples(40)
-@given(
-    cluster=fabrics(),
-    nbytes=st.integers(1, 10**7),
-    alpha=st.sampled_from([0, 1]),
-    per_chunk=st.sampled_from([0, Fraction(1, 3)]),
-    data=st.data(),
-)
-def test_on_rails_and_pods_never_below_the_bound(
-    cluster: Cluster, nbytes: int, alpha: int, per_chunk: Fraction, data: st.DataObject
-) -> None:
-    order = data.draw(st.permutations(range(len(cluster.ranks))))
-    try:
-        schedule = ring(cluster, nbytes, order=order, segments=2)
-    except InputError:  # a rank without rate one way, or neighbours without a common rail
-        assume(False)
-        raise
-    simulation = run(schedule, alpha=alpha, per_chunk=per_chunk)
-    check_shared(schedule, simulation)
-    assert simulation.time_s >= float(optcc.lower_bound(cluster, nbytes).seconds) * (1 - 1e-12)
-    for row in usage(simulation):
-        assert min(row.busy_s, row.forced_idle_s, row.idle_s) >= 0
-        assert row.busy_s + row.forced_idle_s + row.idle_s == pytest.approx(simulation.time_s, rel=1e-9)
-
-
 @pytest.mark.parametrize(
     ("fault", "found"),
     [
@@ -224,13 +173,6 @@ def test_the_check_can_fail(fault: str, found: str) -> None:
         simulation.crossings.end[0] += 5
     with pytest.raises(AssertionError, match=found):
         check_shared(schedule, simulation)
-
-
-@pytest.mark.parametrize(("nvlink_rate", "slowest"), [(4000, 1000), (250, 250)])
-def test_gpus_as_ranks(nvlink_rate: int, slowest: int) -> None:
-    cluster = gpu_cluster(nvlink_rate=nvlink_rate)
-    schedule = ring(cluster, 8000, order=(0, 1, 3, 2), segments=64)
-    assert run(schedule).time_s == pytest.approx(2 * 3 / 4 * 8000 / slowest, rel=0.05)
 
 
 def test_a_port_that_slows_down_and_one_that_dies() -> None:

@@ -27,7 +27,7 @@ from optcc.schedule.recipe import Costs
 from optcc.schedule.whole import Digits, WholeVectors, digit_lists
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster
-from tests.broken_schedules import with_rows
+from tests.broken_schedules import hasty, with_rows
 from tests.effort import cases
 from tests.native_replay import expected, inputs
 
@@ -105,9 +105,7 @@ def broken(schedule: Schedule, what: str) -> Schedule:
         return schedule.replace(reduce=np.where(np.arange(len(rows)) == 5, 1, schedule.reduce).astype(np.uint8))
     if what == "a send does not wait for what it sends":
         first = int(np.flatnonzero(np.diff(schedule.dep_ptr))[0])
-        at = int(schedule.dep_ptr[first])
-        ptr = schedule.dep_ptr - (np.arange(len(rows) + 1) > first)
-        return schedule.replace(dep_ptr=ptr, dep_idx=np.delete(schedule.dep_idx, at))
+        return hasty(schedule, first)
     if what == "one too few":
         return with_rows(schedule, rows[:-1])
     if what == "one twice":
@@ -143,10 +141,8 @@ def test_what_is_wrong_with_receive_buffers_is_found(digits: tuple[int, ...], wh
 def test_a_sum_with_a_later_part_and_without_an_earlier_one_is_found() -> None:
     schedule = made(servers(8, 1), 4096, (4, 2)).schedule()
     sender = next(row for row in range(len(schedule)) if len(schedule.deps(row)) == 3)
-    at = int(schedule.dep_ptr[sender])
-    ptr = schedule.dep_ptr - (np.arange(len(schedule) + 1) > sender)
     with pytest.raises(optcc.VerifyError, match="without transfer"):
-        optcc.verify(schedule.replace(dep_ptr=ptr, dep_idx=np.delete(schedule.dep_idx, at)))
+        optcc.verify(hasty(schedule, sender))
 
 
 # Bits.

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
-from tests.free_port import free_port
-from tests.test_architecture import ROOT
+from tests.torch_world import ranks
 
 pytestmark = [pytest.mark.torch, pytest.mark.long]
 
@@ -21,23 +17,7 @@ WORLD = 2
 
 @pytest.fixture(scope="module")
 def said() -> list[dict[str, Any]]:
-    port = str(free_port())
-    world = {"WORLD_SIZE": str(WORLD), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port, "GLOO_SOCKET_IFNAME": "lo"}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.torch_group_process"],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **world, "RANK": str(rank)},
-        )
-        for rank in range(WORLD)
-    ]
-    try:
-        return [json.loads(process.communicate(timeout=400)[0]) for process in started]
-    finally:
-        for process in started:
-            process.kill()
+    return [json.loads(output) for _, output in ranks(WORLD, "-m", "tests.torch_group_process")]
 
 
 @pytest.mark.parametrize("how", ["ddp", "fsdp", "sharded"])

@@ -14,29 +14,9 @@ import pytest
 
 from tests.free_port import free_port
 from tests.test_architecture import ROOT
+from tests.torch_world import ranks
 
 pytestmark = pytest.mark.torch
-
-
-def ranks(world: int, *command: str) -> list[tuple[int, str]]:
-    """(exit status, output) of so many ranks."""
-    environ = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    started = [
-        subprocess.Popen(
-            [sys.executable, *command],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **environ, "GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "RANK": str(rank)},
-        )
-        for rank in range(world)
-    ]
-    try:
-        outputs = [process.communicate(timeout=400)[0] for process in started]
-        return [(process.returncode, output) for process, output in zip(started, outputs, strict=True)]
-    finally:
-        for process in started:
-            process.kill()
 
 
 @pytest.mark.long

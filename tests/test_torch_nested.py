@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 
 from optcc.errors import InputError
-from tests.free_port import free_port
-from tests.test_architecture import ROOT
+from tests.torch_world import ranks
 
 pytestmark = pytest.mark.torch
 
@@ -20,23 +16,8 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(scope="module", params=[2, 3])
 def said(request: pytest.FixtureRequest) -> list[dict[str, Any]]:
     world = request.param
-    place = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
-    place |= {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1", "OPTCC_REPRODUCIBLE": str(world % 2)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.torch_nested_process"],
-            stdout=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **place, "RANK": str(rank)},
-        )
-        for rank in range(world)
-    ]
-    try:
-        return [json.loads(process.communicate(timeout=200)[0]) for process in started]
-    finally:
-        for process in started:
-            process.kill()
+    done = ranks(world, "-m", "tests.torch_nested_process", OPTCC_REPRODUCIBLE=str(world % 2))
+    return [json.loads(output) for _, output in done]
 
 
 @pytest.mark.long

@@ -30,31 +30,32 @@ def read_smi(text: str, path: str, given: Given) -> Topology:
 
 
 TOKENS = [
-    *(b'"', b"{", b"}", b"[", b"]", b":", b",", b"\n", b"\0", b"\xff", b"<", b"# "),
+    *(b'"', b"{", b"}", b"[", b"]", b":", b": ", b",", b"\n", b"\t", b"\0", b"\xff", b"# ", b"&a ", b"*a"),
+    *(b"<", b"</", b"/>", b">", b"&a;", b"<!DOCTYPE"),
     *(b"-1", b"0", b"9" * 24, b"nan", b"1e999", b"null", b"server0", b"server1", b"NCCL INFO "),
 ]
 
 
+def changed(data: bytes, rng: random.Random) -> bytes:
+    """One change: cut, delete, repeat, overwrite or insert, at a random place."""
+    i, length = rng.randrange(len(data) + 1), rng.randint(0, 60)
+    new = rng.choice(TOKENS) if rng.random() < 0.8 else rng.randbytes(rng.randint(0, 8))
+    kind = rng.choice(("cut", "delete", "repeat", "overwrite", "insert", "digit"))
+    if kind == "digit" and (digits := [k for k, byte in enumerate(data) if 48 <= byte <= 57]):
+        i, new = rng.choice(digits), str(rng.randrange(10)).encode()
+    return {
+        "cut": data[:i],
+        "delete": data[:i] + data[i + length :],
+        "repeat": data[: i + length] + data[i:],
+        "insert": data[:i] + new + data[i:],
+    }.get(kind, data[:i] + new + data[i + len(new) :])
+
+
 def mutated(text: str, rng: random.Random) -> str:
-    """One to four changes: cut, delete, repeat, overwrite or insert, at random places."""
+    """One to four changes."""
     data = text.encode()
     for _ in range(rng.randint(1, 4)):
-        i, length = rng.randrange(len(data) + 1), rng.randint(0, 60)
-        new = rng.choice(TOKENS) if rng.random() < 0.8 else rng.randbytes(rng.randint(0, 8))
-        kind = rng.choice(("cut", "delete", "repeat", "overwrite", "insert", "digit"))
-        if kind == "cut":
-            data = data[:i]
-        elif kind == "delete":
-            data = data[:i] + data[i + length :]
-        elif kind == "repeat":
-            data = data[: i + length] + data[i:]
-        elif kind == "insert":
-            data = data[:i] + new + data[i:]
-        elif kind == "overwrite":
-            data = data[:i] + new + data[i + len(new) :]
-        elif digits := [k for k, byte in enumerate(data) if 48 <= byte <= 57]:
-            place = rng.choice(digits)
-            data = data[:place] + str(rng.randrange(10)).encode() + data[place + 1 :]
+        data = changed(data, rng)
     return data.decode("utf-8", "replace")
 
 
@@ -90,8 +91,9 @@ def hopper(row: str, column: str) -> str:
 HOPPER = matrix(8, [f"NIC{i}" for i in range(9)], hopper) + legend([f"mlx5_{i}" for i in range(8)] + ["mlx5_bond_0"])
 
 
-def survives(read: Callable[[], Topology]) -> None:
-    """Only a cluster or an InputError that can be read; anything else is a traceback that a person would see."""
+def survives(read: Callable[[], Topology], named: str = "") -> None:
+    """Only a cluster or an InputError that can be read, and which `named`, where the fault is, comes first in; anything
+    else is a traceback that a person would see."""
     try:
         found = read()
     except InputError as error:
@@ -100,6 +102,7 @@ def survives(read: Callable[[], Topology]) -> None:
         message = ""
     assert len(message) < 2000
     if message:
+        assert message.startswith(named)
         return
     assert found.cluster.servers
     assert found.read

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, product
+from itertools import product
 from math import prod
 
 import numpy as np
@@ -313,29 +313,6 @@ def slacks(run: Execution) -> dict[str, float]:
             *(less - ((ranks - 1) * n - bits) for less, bits in zip(lack, received, strict=True)),
         ),
         "6 total": run.bits() - 2 * (ranks - 1) * n,
-    }
-
-
-def half_slacks(run: Execution) -> dict[str, float]:
-    """Of each step of proof id half-program by how many bits it holds: none is negative where every rank learns the
-    sum.
-
-    With g of a message m its news beside the sum, and r_k the n bits less those of what rank k sends: g is the reduce
-    part of m, the rest of H(m) its broadcast part.
-    """
-    n, told = run.group.bits, news(run)
-    roots = [n - sum(m.beside_sum for m in told if m.sender == rank) for rank in range(run.ranks)]
-    sets = [set(some) for size in range(1, run.ranks) for some in combinations(range(run.ranks), size)]
-    entering = [[m for m in told if m.receiver in some and m.sender not in some] for some in sets]
-    return {
-        "roots": min(roots),
-        "sum of roots": -abs(sum(roots) - n),
-        "parts": min((m.entropy - m.beside_sum for m in told), default=0.0),
-        "broadcast cuts": min(
-            sum(m.entropy - m.beside_sum for m in into) - n + sum(roots[rank] for rank in some)
-            for some, into in zip(sets, entering, strict=True)
-        ),
-        "whole cuts": min(sum(m.entropy for m in into) - n for into in entering),
     }
 
 

@@ -3,9 +3,9 @@
 Model (seconds): T(k) = max over ranks v of (L_v n/B_v + b_v o k) + 3/2 H(k). L_v is the rank's load per byte, b_v its
 chunks per segment (its neighbours in all trees), o what a chunk costs beside its bytes. H(k) is the time from the root
 to the last rank on idle ports: s(n/(M k B) + o) + d alpha for s sends one after the other over d hops, M trees. First
-sums and last results leave the busiest ports idle for about H; that it is 3/2 H was fitted to simulations
-(docs/bench-trees.md). Direct exchange between equal ranks in one segment has no idle port: W + 2 alpha. Loads, and what
-a timetable can promise: proof id double-trees.
+sums and last results leave the busiest ports idle for about H; that it is 3/2 H was fitted to simulations.
+Direct exchange between equal ranks in one segment has no idle port: W + 2 alpha. Loads, and what a timetable can
+promise: proof id double-trees.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 Of direct exchange, "half: 0.5" means: with half of the value, plans take 0.5 points of the bound longer. This is the
 average over the best three of five numbers of steps, for 8 and 16 servers of 8 NICs, 256 MiB and 1 GiB, 5 us and 1 us.
 It covers six clusters where one server starves, alone and beside others, or four where several do (simulated, the
-slower kind of receivers). `make bench-numbers` makes half and double of all of them over other clusters.
+slower kind of receivers).
 """
 
 from __future__ import annotations
@@ -70,9 +70,8 @@ PIECE_BYTES = 1 << 20
 """A broadcast is handed on in pieces of so much: as much as a chunk carries."""
 
 
-# How much planning may cost: limits of what is tried, by time and memory, each with its reason.
-#
-# More effort finds faster plans: `make bench-numbers` says what half and double of each number do.
+# How much planning may cost: limits of what is tried, by time and memory, each with its reason. More effort
+# finds faster plans.
 
 
 DEFAULT_SEGMENTS = 64
