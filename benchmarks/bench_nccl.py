@@ -1,10 +1,10 @@
 """Stock torch and NCCL over emulated nodes: NCCL's ring and tree, our ncclNet, our CollNet, side by side.
 
 Writes docs/bench-nccl.md. A node is a network namespace with two NICs, veth pairs of a given rate (`tc tbf`), and a
-GPU; nodes share GPUs where there are fewer. Needs root, `ip` and `tc`, torch with NCCL and CUDA, and a C compiler. Each
-job is processes of one contender that start together, with a limit; what does not end, is wrong, or did not go the way
-that it should, is said, and the others go on. Exit status 1: something of ours was wrong or did not end; 2: it cannot
-run here, and why.
+GPU; nodes share GPUs, by MPS, where there are fewer. Needs root, `ip` and `tc`, torch with NCCL and CUDA, and a C
+compiler. Each job is processes of one contender that start together, with a limit; what does not end, is wrong, or did
+not go the way that it should, is said, and the others go on. Exit status 1: something of ours was wrong or did not end;
+2: it cannot run here, and why.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -154,6 +155,31 @@ def cannot() -> str:
             return "" if Path(f"/run/netns/{names[0]}").exists() else "no /run/netns"
     except subprocess.CalledProcessError as error:
         return f"no network namespaces with rates: {' '.join(error.cmd)}: {error.stderr.strip()}"
+
+
+@cache
+def gpus_here() -> int:
+    """Asked by a process of its own, which ends with its CUDA."""
+    count = "import torch; print(torch.cuda.device_count())"
+    return int(subprocess.run([sys.executable, "-c", count], check=True, capture_output=True, text=True).stdout)
+
+
+@contextmanager
+def shared_gpus(ranks: int) -> Iterator[int]:
+    """How many GPUs there are; where they are fewer than ranks, processes that begin in the block share them by MPS.
+
+    Taking turns, each would wait for milliseconds until it sees what NCCL's kernel or the other process has done.
+    """
+    from optcc.runtime.devices.mps import mps_service, sharing_of
+
+    gpus, before = gpus_here(), dict(os.environ)
+    with mps_service(before) if sharing_of(ranks, gpus, before).mps else nullcontext(before) as inside:
+        os.environ.update(inside)
+        try:
+            yield gpus
+        finally:
+            os.environ.clear()
+            os.environ.update(before)
 
 
 # --- a rank --------------------------------------------------------------------------------------------------------
@@ -291,7 +317,7 @@ def start(rank: int, job: Job, names: Sequence[str], gbps: float, folder: Path) 
 def run_job(job: Job, gbps: float, folder: Path, limit_s: float) -> Ran:
     folder.mkdir(parents=True)
     begun = time.monotonic()
-    with nodes() as names:
+    with nodes() as names, shared_gpus(NODES):
         content = {"steps": [asdict(step) for step in job.steps], "names": names, "gbps": gbps}
         (folder / "job.json").write_text(json.dumps(content), encoding="utf-8")
         ranks = [start(rank, job, names, gbps, folder) for rank in range(NODES)]
@@ -354,13 +380,15 @@ def read(job: Job, codes: Sequence[int | None], folder: Path) -> Ran:
 
 
 def bound_s(gbps: float, parts: Sequence[float], nbytes: int) -> float:
-    from optcc.api import lower_bound
-    from optcc.discover import apply_failures
-    from optcc.values.cluster import Cluster
+    from fractions import Fraction
 
-    cluster = Cluster.uniform(servers=NODES, nics=NICS, rate=int(gbps * 125_000_000))
-    hurt = tuple(f"server{node}={part:.0%}" for node, part in enumerate(parts) if part < 1)
-    return float(lower_bound(apply_failures(cluster, hurt), nbytes).seconds)
+    from optcc.theory import lower_bound
+    from optcc.values.cluster import Cluster, Nic, Server
+
+    rates = [Fraction(part) * int(gbps * 125_000_000) for part in parts]
+    nics = ([Nic(f"r{nic}", rate, rate) for nic in range(NICS)] for rate in rates)
+    cluster = Cluster(tuple(Server(f"server{node}", tuple(of)) for node, of in enumerate(nics)))
+    return float(lower_bound(cluster, nbytes).seconds)
 
 
 def page(runs: Sequence[Ran], gbps: float, command: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The benchmark of NCCL's algorithms beside ours: what it makes of what ranks and NCCL wrote."""
+"""The benchmarks that run NCCL over the plugin: what they make of what ranks and NCCL wrote."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench_nccl as bench
+from benchmarks import bench_nccl_training as training
 
 MIB = 1 << 20
 
@@ -59,3 +60,48 @@ def test_what_fails_is_said(tmp_path: Path, contender: str, logged: str, how: di
 def test_bounds_are_those_of_the_rates() -> None:
     assert bench.bound_s(4.0, (1.0,) * 4, 256 * MIB) == pytest.approx(1.5 * 256 * MIB / 1e9)
     assert bench.bound_s(4.0, bench.slow(3), 256 * MIB) == pytest.approx(2 * 256 * MIB / 1e9)
+
+
+# --- training ------------------------------------------------------------------------------------------------------
+
+TRAINED = dict.fromkeys(range(training.NODES), ("before", "after"))
+PARTS = {rank: (f"before {rank}", f"after {rank}") for rank in range(training.NODES)}
+
+
+def test_training_with_equal_parameters_is_well() -> None:
+    assert training.verdict(training.Ran(TRAINED, ""), training.Ran(TRAINED, ""), alike=True) == ""
+    assert training.verdict(training.Ran(PARTS, ""), training.Ran(PARTS, ""), alike=False) == ""
+
+
+@pytest.mark.parametrize(
+    ("digests", "trouble", "said"),
+    [
+        ({**TRAINED, 2: ("before", "other")}, "", "ranks differ"),
+        (dict.fromkeys(TRAINED, ("before", "other")), "", "other parameters than without faults"),
+        ({rank: TRAINED[rank] for rank in (0, 1, 3)}, "", "a rank has no parameters"),
+        (dict.fromkeys(TRAINED, ("before", "before")), "", "nothing was trained"),
+        (TRAINED, "did not end in time", "did not end in time"),
+    ],
+)
+def test_training_that_went_wrong_is_found(digests: dict[int, tuple[str, str]], trouble: str, said: str) -> None:
+    assert training.verdict(training.Ran(TRAINED, ""), training.Ran(digests, trouble), alike=True) == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "codes", "logged", "said"),
+    [
+        ("DDP", (0,) * 4, "NET/optcc: using mlx5_0, by RDMA\nNIC mlx5_0 is lost; 1 of 2\n", ""),
+        ("DDP", (0, None, 0, 0), "NET/optcc: using mlx5_0, by RDMA", "did not end in time"),
+        ("DDP", (0, 1, 0, 0), "NET/optcc: using mlx5_0, by RDMA", "ranks ended with (0, 1, 0, 0)"),
+        ("DDP", (0,) * 4, "NET/optcc: using lo, by TCP", "NCCL did not take the plugin"),
+        ("DDP by CollNet", (0,) * 4, "NET/optcc: using mlx5_0, by RDMA\nclosed after 0 calls", "no AllReduce went by"),
+    ],
+)  # fmt: skip
+def test_how_training_ended_is_read(tmp_path: Path, kind: str, codes: tuple[int], logged: str, said: str) -> None:
+    for rank in range(training.NODES):
+        (tmp_path / f"nccl-{rank}").write_text(logged)
+        (tmp_path / f"digest-{rank}").write_text("before after")
+    found = training.read(kind, codes, tmp_path, 7, 1.0)
+    assert found.trouble.startswith(said)
+    assert bool(found.trouble) == bool(said)
+    assert (found.digests, found.losses, found.left) == (TRAINED, 7, training.NODES * ("is lost;" in logged))
