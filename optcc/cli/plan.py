@@ -74,9 +74,9 @@ def plan(
     check_output(output, as_json)
     cluster, nbytes = read_cluster(topology, servers, fail, nic_rate, ranks), read_size(size)
     costs, spread = read_costs(alpha, per_chunk), float(parse_fraction(jitter, where="--jitter"))
-    how: dict[str, Any] = {"family": family, "segments": segments, "in_place": in_place, "jitter": spread}
+    how: dict[str, Any] = {**costs, "jitter": spread, "in_place": in_place}
     with no_collection(), working("planning") as tell:
-        made = api.plan(cluster, nbytes, **how, **costs, progress=tell)
+        made = api.plan(cluster, nbytes, family=family, segments=segments, **how, progress=tell)
         tell("simulated once more")
         found = expected(made, **costs)
     if output is not None:
