@@ -26,7 +26,7 @@ from optcc.errors import InputError
 from optcc.planner.search import Candidate, candidate_families, try_depths
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.recipe import Costs, Recipe
 from optcc.simulation.simulator import Service, simulate
 from optcc.values.bound import Bound
 from optcc.values.cluster import Cluster, Nic, Server
@@ -158,7 +158,7 @@ def fastest(cluster: Cluster, bound: Bound, costs: Mapping[str, Fraction]) -> Re
     found: list[Candidate] = []
     for offer in candidate_families(cluster, bound, **costs):
         with contextlib.suppress(InputError):  # no recipe of this family here
-            found += try_depths(offer, cluster, bound.nbytes, **costs)
+            found += try_depths(offer, cluster, bound.nbytes, Costs(**costs))
     found.sort(key=lambda candidate: candidate.time_s)
     lowered = ((c.recipe, c.recipe.lower(cluster, bound.nbytes)) for c in found)
     finalists = [*islice((f for f in lowered if kept_up_with(f[1], bound)), FINALISTS)]

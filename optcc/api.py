@@ -106,6 +106,7 @@ def plan(
     segments: int | None = None,
     alpha: Quantity = 0,
     per_chunk: Quantity = 0,
+    jitter: float = 0.0,
     in_place: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Plan:
@@ -114,8 +115,9 @@ def plan(
     nbytes : bytes, as a number or as text such as "1GiB"
     alpha : latency from NIC to NIC; per_chunk : what a port spends on each chunk; seconds, as a number or as text such
         as "5us"
+    jitter : by how much stripes' times differ by chance, as `simulate` takes it: the plan is the fastest with it
 
-    With either, families and numbers of segments are tried in virtual time and the fastest is taken; without, the
+    With any of these, families and numbers of segments are tried in virtual time and the fastest is taken; without, the
     latency-free optimum is, 64 segments deep where the size allows. `family` and `segments` fix what is given.
     in_place : only what executors can run that fold in place, without receive buffers (`Schedule.beside`)
     `progress` is told what is tried, such as "trees, 12 segments".
@@ -123,10 +125,12 @@ def plan(
     Raises InputError for a family, a depth or costs that cannot be, InfeasibleError when a rank is cut off.
     """
     from optcc.planner import search
+    from optcc.simulation.simulator import check_jitter
 
     if segments is not None and (not isinstance(segments, Integral) or not 1 <= segments <= MAX_SEGMENTS):
         raise InputError("segments out of range", where="--segments", expected=SEGMENTS, got=segments)
     alpha, per_chunk = as_seconds(alpha, "--alpha"), as_seconds(per_chunk, "--per-chunk")
+    check_jitter(jitter)
     bound = lower_bound(cluster, nbytes)
     recipe = search.choose(
         cluster,
@@ -135,6 +139,7 @@ def plan(
         segments=segments,
         alpha=alpha,
         per_chunk=per_chunk,
+        jitter=jitter,
         progress=progress,
         in_place=in_place,
         kept=(kept := search.Kept()),

@@ -312,3 +312,22 @@ def test_what_it_says() -> None:
     told = dict(direct(SEVERAL["rails"]).describe(SEVERAL["rails"]))
     assert told["send and are sent results all the time"] == "server1 and server5"
     assert "the first 2 each 1.1 times" in told["steps"]
+
+
+@pytest.mark.parametrize(("lost", "rounds"), [(("0", ""), 3), (("0", "1", "2"), 6)])
+def test_nics_with_more_chunks_have_fewer_bytes(
+    lost: tuple[str, ...], rounds: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A rail that dead NICs have left has as many chunks for fewer ranks: NICs are busy equally long nevertheless."""
+    cluster = starving(16, 8, *lost)
+    bound, us = optcc.lower_bound(cluster, GIB // 4), Fraction(1, 10**6)
+    recipe = direct(cluster, rounds, chunk=(2 * us / bound.seconds).limit_denominator(2**20))
+
+    def latest() -> float:
+        """Busiest NIC's time, over the bound."""
+        schedule = recipe.lower(cluster, GIB // 4)
+        return simulate(schedule, per_chunk=us, receivers="packets").time_s / float(bound.seconds)
+
+    even = latest()
+    monkeypatch.setattr("optcc.schedule.direct.evenly_late", lambda slots, *_: slots)
+    assert latest() > even + 0.001

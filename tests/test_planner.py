@@ -19,7 +19,8 @@ from optcc.errors import InputError
 from optcc.planner import search
 from optcc.planner.search import candidate_families, candidates, try_depths
 from optcc.plans.plan import Plan
-from optcc.schedule.recipe import CandidateFamily
+from optcc.schedule import Schedule
+from optcc.schedule.recipe import CandidateFamily, Costs
 from optcc.schedule.tuned import LARGE
 from optcc.values.cluster import Cluster, Fabric, Nic, Server
 from tests.conftest import GBPS
@@ -218,7 +219,7 @@ def climbed(
     monkeypatch.setattr(search, "seconds", lambda made, *costs: simulate(made).time_s)
     cluster = Cluster.uniform(servers=4, nics=1, rate=10**9)
     make: Any = Depth
-    tried = try_depths(CandidateFamily("any", make, **how), cluster, 2**30, alpha=Fraction(0), per_chunk=Fraction(0))
+    tried = try_depths(CandidateFamily("any", make, **how), cluster, 2**30, Costs())
     return {candidate.transfers: candidate.time_s for candidate in tried}
 
 
@@ -272,7 +273,7 @@ def test_what_only_seems_best_with_merged_nics_is_not_taken(monkeypatch: pytest.
         )
 
     offered = [offer("seems", 1, 3, True), offer("is", 9, 2, False), offer("neither", 2.2, 2.2, True)]
-    tried = candidates(offered, cluster, lower_bound(cluster, 2**30), alpha=Fraction(0), per_chunk=Fraction(0))
+    tried = candidates(offered, cluster, lower_bound(cluster, 2**30), Costs())
     assert (tried[0].recipe.apart, tried[0].time_s) == (2, 2.1)
 
 
@@ -290,5 +291,26 @@ def test_what_cannot_be_faster_is_not_tried(monkeypatch: pytest.MonkeyPatch) -> 
         return CandidateFamily(name, make, shortlist=lambda: [make(1)], least_s=least_s)
 
     offered = [offer("slow", 3.2), offer("first", 1.0), offer("second", 3.0)]
-    candidates(offered, cluster, lower_bound(cluster, 2**30), alpha=Fraction(0), per_chunk=Fraction(0))
+    candidates(offered, cluster, lower_bound(cluster, 2**30), Costs())
     assert tried == ["first", "second"]
+
+
+@pytest.mark.parametrize("jitter", [0.03, 0.1])
+def test_a_plan_for_jitter_is_faster_with_it(jitter: float) -> None:
+    """By other draws than those it was chosen by; without jitter it is slower."""
+    cluster = Cluster.uniform(servers=8, nics=8, rate=50 * 10**9).degrade("server0/nic0")
+    costs: Any = {"alpha": Fraction(5, 10**6), "per_chunk": Fraction(1, 10**6)}
+    usual, made = (optcc.plan(cluster, 2**30, **costs, jitter=each).schedule() for each in (0.0, jitter))
+
+    def mean_s(schedule: Schedule, spread: float) -> float:
+        draws = range(8)
+        assert not {*draws} & {*search.DRAWS}
+        return sum(optcc.simulate(schedule, **costs, jitter=spread, seed=seed).time_s for seed in draws) / len(draws)
+
+    assert mean_s(made, jitter) < 0.995 * mean_s(usual, jitter)
+    assert mean_s(made, 0.0) > mean_s(usual, 0.0)
+
+
+def test_jitter_out_of_range_is_refused() -> None:
+    with pytest.raises(InputError, match="jitter"):
+        optcc.plan(Cluster.uniform(servers=3, rate=1000), 4096, jitter=-0.1)

@@ -17,6 +17,7 @@ from fractions import Fraction
 from functools import partial
 from itertools import pairwise
 from math import inf
+from typing import Any
 
 from optcc.errors import InputError
 from optcc.plans.plan import Plan
@@ -86,15 +87,13 @@ def try_depths(
     offer: CandidateFamily,
     cluster: Cluster,
     nbytes: int,
+    costs: Costs,
     *,
-    alpha: Fraction,
-    per_chunk: Fraction,
     kept: Kept | None = None,
     best_s: float = inf,
 ) -> list[Candidate]:
     """Try an offer's numbers of segments; `kept` is offered what they lower to. best_s : time of the fastest one of
     other offers. Raises InputError where the family has no recipe for the cluster."""
-    costs = Costs(alpha, per_chunk)
     on = merged_nics(cluster) if offer.by_rate and _merges(cluster) else cluster
     tried: dict[int, Candidate] = {}
 
@@ -118,7 +117,7 @@ def try_depths(
             if offer.least_of is None or offer.least_of(recipe) < min(fastest_s, best_s):
                 attempt(place, recipe)
         return list(tried.values())
-    if not per_chunk:  # deeper is never slower, and hardly faster
+    if not costs.per_chunk:  # deeper is never slower, and hardly faster
         most = min(most, offer.guess or DEFAULT_SEGMENTS)
     # Without a formula times may rise once before they fall: one segment fills no pipeline.
     guess, slower_allowed = min(offer.guess or 1, most), 1 if offer.guess else 2
@@ -155,22 +154,19 @@ def suited(name: str, cluster: Cluster, bound: Bound, *, alpha: Fraction, per_ch
     rates = {(nic.out_rate, nic.in_rate) for server in cluster.servers for nic in server.nics}
     by_rate = len(rates) == 1 and name in ("ring", "balance")
     offer = CandidateFamily(name, lambda segments: BASELINES[name](cluster, segments), by_rate=by_rate)
-    return candidates([offer], cluster, bound, alpha=alpha, per_chunk=per_chunk)[0].recipe
+    return candidates([offer], cluster, bound, Costs(alpha, per_chunk))[0].recipe
 
 
 def candidates(
     offered: Iterable[CandidateFamily],
     cluster: Cluster,
     bound: Bound,
-    *,
-    alpha: Fraction,
-    per_chunk: Fraction,
+    costs: Costs,
     kept: Kept | None = None,
 ) -> list[Candidate]:
     """Everything that was tried, the fastest first. Raises InputError when no family has a schedule here."""
     found: list[Candidate] = []
     refused: InputError | None = None
-    costs = Costs(alpha, per_chunk)
     for offer in sorted(offered, key=lambda offer: (offer.costly, offer.least_s)):
         best = min(found, key=lambda one: one.time_s, default=None)
         if best is not None and offer.least_s >= best.time_s:
@@ -178,15 +174,8 @@ def candidates(
         if best is not None and offer.costly and best.recipe.fluid_s(cluster, bound.nbytes) <= NEARLY * bound.seconds:
             continue
         try:
-            found += try_depths(
-                offer,
-                cluster,
-                bound.nbytes,
-                alpha=alpha,
-                per_chunk=per_chunk,
-                kept=kept,
-                best_s=inf if best is None else best.time_s,
-            )
+            best_s = inf if best is None else best.time_s
+            found += try_depths(offer, cluster, bound.nbytes, costs, kept=kept, best_s=best_s)
         except InputError as error:
             refused = refused or error
     if not found:
@@ -208,14 +197,22 @@ def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) ->
     return replace(candidate, time_s=slower_s(candidate.recipe.lower(cluster, nbytes), costs), merged=False)
 
 
+DRAWS = (101, 102)
+"""Seeds of jitter that a plan is chosen by: others than those that anything is measured with."""
+
+
 def slower_s(schedule: Schedule, costs: Costs, best_s: float = inf) -> float:
     """Its time with the slower kind of receivers: whole stripes one after another, or packets as they come. One kind
-    says enough where that is slower than `best_s`, or the other takes long to simulate."""
+    says enough where that is slower than `best_s`, or the other takes long to simulate. With jitter, which makes hardly
+    any plan faster, the mean of `DRAWS`, by packets."""
     time_s = seconds(schedule, costs.alpha, costs.per_chunk)
-    # Where links are shared it was packets.
-    if time_s > best_s or schedule.shared_links or stripes(schedule) > MAX_STRIPES:
+    if time_s > best_s or stripes(schedule) > MAX_STRIPES:
         return time_s
-    return max(time_s, simulate(schedule, alpha=costs.alpha, per_chunk=costs.per_chunk, receivers="packets").time_s)
+    how: dict[str, Any] = {"alpha": costs.alpha, "per_chunk": costs.per_chunk, "receivers": "packets"}
+    if costs.jitter:
+        return sum(simulate(schedule, **how, jitter=costs.jitter, seed=seed).time_s for seed in DRAWS) / len(DRAWS)
+    # Where links are shared it was packets.
+    return time_s if schedule.shared_links else max(time_s, simulate(schedule, **how).time_s)
 
 
 def stripes(schedule: Schedule) -> int:
@@ -234,9 +231,9 @@ def _no_slower_than_larger(
     """The best recipe, or what is chosen for 2, 4, 8, ... times the bytes, if that is faster for these: so that a plan
     does not take longer than that of a larger size. A size whose bound is above the best time has no faster plan."""
     factor = 2
-    while factor * bound.seconds + sum(costs) < best.time_s:
+    while factor * bound.seconds + costs.alpha + costs.per_chunk < best.time_s:
         larger = replace(bound, nbytes=factor * bound.nbytes, seconds=factor * bound.seconds)
-        recipe = candidates(offers(larger), cluster, larger, alpha=costs.alpha, per_chunk=costs.per_chunk)[0].recipe
+        recipe = candidates(offers(larger), cluster, larger, costs)[0].recipe
         schedule = recipe.lower(cluster, bound.nbytes)
         time_s = slower_s(schedule, costs, best.time_s)
         if time_s < best.time_s:
@@ -267,6 +264,7 @@ def choose(
     segments: int | None = None,
     alpha: Fraction = Fraction(0),
     per_chunk: Fraction = Fraction(0),
+    jitter: float = 0.0,
     progress: Callable[[str], None] | None = None,
     kept: Kept | None = None,
     in_place: bool = False,
@@ -275,6 +273,7 @@ def choose(
 
     Without latency and chunk costs deeper is never slower, and the family with the least fluid time wins. `progress` is
     told what is tried, such as "trees, 12 segments". in_place : none that needs receive buffers (`Schedule.beside`)
+    jitter : the plan is the fastest with it
     """
     offers = partial(candidate_families, cluster, alpha=alpha, per_chunk=per_chunk, family=family, in_place=in_place)
     offered: Iterable[CandidateFamily] = offers(bound)
@@ -290,9 +289,10 @@ def choose(
         raise InputError(what, where="--family", expected=f"one of {names}", got=family)
     if progress is not None:
         offered = (_telling(offer, progress) for offer in offered)
-    if segments is None and (alpha or per_chunk) and len(cluster.ranks) > 1 and bound.nbytes:
-        tried = candidates(offered, cluster, bound, alpha=alpha, per_chunk=per_chunk, kept=kept)
-        return _no_slower_than_larger(tried[0], cluster, bound, Costs(alpha, per_chunk), offers, kept)
+    costs = Costs(alpha, per_chunk, jitter)
+    if segments is None and costs and len(cluster.ranks) > 1 and bound.nbytes:
+        tried = candidates(offered, cluster, bound, costs, kept)
+        return _no_slower_than_larger(tried[0], cluster, bound, costs, offers, kept)
     default = default_segments(bound.nbytes, len(cluster.ranks), gpus=cluster.gpu_ranks)
     best: tuple[Fraction, Recipe] | None = None
     refused: InputError | None = None

@@ -489,7 +489,10 @@ class NoneStarves(Finder):
             pairs.append((i, k, 2))
             pieces += (SectionPart(Kind.RAW, k, *section[k]), SectionPart(Kind.RESULT, i, *section[i]))
         counts = np.bincount(slots.pair, minlength=len(order) ** 2).reshape(len(order), -1)
-        rows = cut_rows(pairs, pieces, slots, counts[~np.eye(len(order), dtype=np.bool_)], cost)
+        counts = counts[~np.eye(len(order), dtype=np.bool_)]
+        rows = cut_rows(pairs, pieces, slots, counts, cost)
+        if cost and len(rows.nic):
+            rows = cut_rows(pairs, pieces, evenly_late(slots, rows.nic, live, recipe.chunk / 2), counts, cost)
         return Timed(rows, {}, None)
 
     def form(self, cluster: Cluster, lanes: int, bound: Bound, costs: Costs) -> Form:
@@ -497,10 +500,13 @@ class NoneStarves(Finder):
         cost more than waiting."""
         used = [tuple(mine) for mine in self.used(cluster)]
         chunks = min(Fraction(len(ranks) - 1, len(rails)) for ranks, rails in joined_by(used).items())  # in a round
-        about = min(float(rounds_needed(self.shares(cluster))) + 1, _root(bound, costs) / sqrt(chunks))
+        needed, paid = float(rounds_needed(self.shares(cluster))) + 1, _root(bound, costs) / sqrt(chunks)
         most = min(MAX_STEPS, self.most_steps(cluster))
         recipe = DirectExchange(1, lanes=lanes, chunk=_part(bound, costs.per_chunk, MAX_CHUNK))
-        return Form(recipe, _near(about, 1, most, len(used) * (len(used) - 1)), cluster)
+        numbers = _near(min(needed, paid), 1, most, len(used) * (len(used) - 1))
+        if len(numbers) == TRIES:  # hubs differ much, and more rounds pay while chunks cost little
+            numbers += [n for n in range(2 * ceil(needed), ceil(3 * needed), 2) if n < min(paid, most)]
+        return Form(recipe, numbers, cluster)
 
     def told(self, recipe: DirectExchange, cluster: Cluster) -> list[tuple[str, str]]:
         return [("rounds", f"{recipe.segments}; one NIC for each transfer")]
@@ -520,6 +526,16 @@ def worthwhile(slots: SlotColumns, cost: int) -> SlotColumns:
     ends = np.cumsum(np.bincount(slots.pair))
     second = slots.size[order][np.maximum(ends - 2, np.concatenate(([0], ends[:-1])).clip(max=len(order) - 1))]
     return slots.at(slots.size >= np.minimum(cost, second)[slots.pair])
+
+
+def evenly_late(slots: SlotColumns, chunks: Ints, live: tuple[Rails, ...], cost: Fraction) -> SlotColumns:
+    """The slots, with fewer bytes on rails whose NICs have more chunks. chunks : the rail of each; cost : of one, as
+    part of the plan"""
+    count, mean = np.bincount(chunks), Fraction(len(chunks), sum(map(len, live)))
+    nics = [max(1, sum(rail in mine for mine in live)) for rail in range(len(count))]
+    kept = [1 - cost * (Fraction(int(on), of) - mean) for on, of in zip(count, nics, strict=True)]
+    parts = np.array([round(PARTS * min(Fraction(2), max(Fraction(1, 2), part))) for part in kept])
+    return slots._replace(weight=np.maximum(slots.weight * parts[slots.nic] // PARTS, 1))
 
 
 def rounds_needed(shares: Sequence[Fraction]) -> Fraction:

@@ -42,7 +42,7 @@ def least_seconds(cluster: Cluster, nbytes: int, costs: Costs, digits: tuple[int
     for apart, partner in numbers.partners.items():
         found.append(nbytes / ranks[apart].out_rate + (each + nbytes) / ranks[partner].out_rate)
         found.append((each + nbytes) / ranks[partner].in_rate + nbytes / ranks[apart].in_rate)
-    return float(max(found) + sum(costs) * (4 if len(digits) > 1 else 1))
+    return float(max(found) + (costs.alpha + costs.per_chunk) * (4 if len(digits) > 1 else 1))
 
 
 @dataclass(frozen=True)

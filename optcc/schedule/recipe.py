@@ -32,14 +32,16 @@ def default_segments(nbytes: int, ranks: int, *, gpus: bool = False) -> int:
 class Costs(NamedTuple):
     """What a chunk, or a message, costs besides its bytes.
 
-    alpha : seconds from its sender to its receiver; per_chunk : seconds that either end spends on it
+    alpha : seconds from its sender to its receiver; per_chunk : seconds that either end spends on it; jitter : by how
+    much its time differs by chance, as `optcc.simulate` takes it
     """
 
     alpha: Fraction = Fraction(0)
     per_chunk: Fraction = Fraction(0)
+    jitter: float = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self.alpha or self.per_chunk)
+        return any(self)
 
 
 @dataclass(frozen=True)

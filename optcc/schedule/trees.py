@@ -308,7 +308,7 @@ class ComplementaryTrees(Recipe):
         rates = [min(rank.out_rate, rank.in_rate) for rank in cluster.ranks]
         if cluster.gpu_ranks or not cluster.fabric.flat or not min(rates):
             return []
-        alpha, per_chunk = costs
+        alpha, per_chunk, _ = costs
         found: list[tuple[Fraction, int, CandidateFamily]] = []
         for fan, trees in shapes(rates):
             best = best_segments(cluster, bound.nbytes, fan=fan, trees=trees, alpha=alpha, per_chunk=per_chunk)
@@ -333,5 +333,5 @@ class ComplementaryTrees(Recipe):
 def _fitted(
     kind: type[ComplementaryTrees], cluster: Cluster, nbytes: int, fan: int, trees: int, costs: Costs, segments: int
 ) -> ComplementaryTrees:
-    alpha, per_chunk = costs
+    alpha, per_chunk, _ = costs
     return kind.fitted(cluster, nbytes, fan=fan, trees=trees, segments=segments, alpha=alpha, per_chunk=per_chunk)

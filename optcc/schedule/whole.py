@@ -170,7 +170,7 @@ def check_digits(digits: tuple[int, ...], ranks: int) -> None:
 def least_seconds(cluster: Cluster, nbytes: int, costs: Costs, vectors: Fraction) -> float:
     """No exchange takes less in which every rank sends what it has, and fast ones receive `vectors` times as much."""
     rates = pair_rates(cluster)
-    return float(sum(costs) + max(nbytes / min(rates), vectors * nbytes / max(rates)))
+    return float(costs.alpha + costs.per_chunk + max(nbytes / min(rates), vectors * nbytes / max(rates)))
 
 
 # The family.

@@ -143,8 +143,7 @@ def simulate(
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
             raise InputError("time out of range", where=name, expected=f"0 to {LONGEST_S} s", got=str(seconds))
-    if not 0 <= jitter <= MOST_JITTER:
-        raise InputError("jitter out of range", where="--jitter", expected=f"0 to {MOST_JITTER:.0%}", got=str(jitter))
+    check_jitter(jitter)
     stripes = schedule.stripes
     tables = fault_tables(schedule, stripes.lanes, faults)
     rows, packets = len(schedule), receivers == "packets"
@@ -195,6 +194,12 @@ def _jittered(length: NDArray[np.int64], jitter: float, seed: int) -> NDArray[np
     spread = np.log1p(jitter**2)
     factors = np.random.default_rng(seed).lognormal(-spread / 2, np.sqrt(spread), len(length))
     return np.rint(length * factors).astype(np.int64)
+
+
+def check_jitter(jitter: float) -> None:
+    """Raise InputError unless it is one that can be simulated."""
+    if not 0 <= jitter <= MOST_JITTER:
+        raise InputError("jitter out of range", where="--jitter", expected=f"0 to {MOST_JITTER:.0%}", got=str(jitter))
 
 
 def seconds(schedule: Schedule, alpha: float | Fraction, per_chunk: float | Fraction) -> float:

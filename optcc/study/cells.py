@@ -67,7 +67,7 @@ class SweepResult:
     """What a job gave; None for what could not be computed, and `error` says why. Seconds; times are simulated.
 
     with_costs_s : the bound at the job's costs, where receivers serve packets
-    fluid_s : of our own plans: the schedule's busiest resource, without costs
+    fluid_s : of our own plans: the schedule's busiest resource, without costs; busy_s : its busiest port, with chunks
     way : of a baseline at its best: channels or stripes
     """
 
@@ -80,6 +80,7 @@ class SweepResult:
     error: str | None = None
     with_costs_s: float | None = None
     fluid_s: float | None = None
+    busy_s: float | None = None
     way: str = ""
 
     @property

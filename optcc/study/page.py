@@ -388,7 +388,7 @@ def claims_said(grid: EvaluationGrid, rows: list[Row], results: Outcomes) -> tup
         if row.fabric == "one" and row.place.nbytes == SHOWN_BYTES and "of one server" in row.failure
         and row.place.per_chunk == PER_CHUNK and " at " not in row.failure
     ]  # fmt: skip
-    mild = [row for row in mine if int(row.failure.split()[0]) * 2 <= NICS]
+    mild = [row for row in mine if int(row.failure.split()[0]) * 2 <= NICS and PUBLISHED in row.found]
     shares = [over_ring(grid, row, PUBLISHED, results) for row in mild]
     servers = " to ".join(dict.fromkeys(str(end(row.servers for row in mild)) for end in (min, max)))
     low, high = (f"{100 * share:.0f}" for share in PAPER_OPTCC)

@@ -11,7 +11,10 @@ from concurrent.futures import FIRST_COMPLETED, CancelledError, Executor, Future
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any
+
+import numpy as np
 
 from optcc import __version__, api
 from optcc.discover import apply_failures
@@ -20,7 +23,7 @@ from optcc.machine.workers import processes
 from optcc.planner.search import baseline
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
-from optcc.simulation.simulator import simulate
+from optcc.simulation.simulator import services, simulate
 from optcc.study import rivals
 from optcc.study.cells import JITTER_SEEDS, REFERENCE, SweepCell, SweepJob, SweepResult, groups
 from optcc.study.journal import Journal
@@ -57,12 +60,15 @@ def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
             return _at_best(hurt, jobs)
     except OptccError as error:
         return [SweepResult(error=str(error))] * len(jobs)
+    plans: dict[float, Plan] = {}  # of ours, each for its jitter; rivals ask for their numbers of segments alone
+    costs: dict[str, Any] = {"alpha": job.alpha_s, "per_chunk": job.per_chunk_s}
     try:
-        plan = api.plan(hurt, job.nbytes, segments=job.segments, alpha=job.alpha_s, per_chunk=job.per_chunk_s)
+        for jitter in {each.jitter if each.algorithm == "optcc" else 0.0 for each in jobs}:
+            plans[jitter] = api.plan(hurt, job.nbytes, segments=job.segments, **costs, jitter=jitter)
     except OptccError as error:
         bound_only = compute(cluster, (replace(job, algorithm=None),))[0]  # there may be a bound all the same
         return [replace(bound_only, error=bound_only.error or str(error))] * len(jobs)
-    return [_simulated(plan, job) for job in jobs]
+    return [_simulated(plans[each.jitter if each.algorithm == "optcc" else 0.0], each) for each in jobs]
 
 
 def _bounded(cluster: Cluster, bound: Bound, job: SweepJob) -> SweepResult:
@@ -112,8 +118,19 @@ def _simulated(plan: Plan, job: SweepJob) -> SweepResult:
         time_s = _mean_s(chosen.schedule(), job)
     except OptccError as error:
         return replace(result, error=str(error))
-    fluid_s = float(plan.fluid_s) if job.algorithm == "optcc" else None
-    return replace(result, simulated_s=time_s, family=chosen.family, segments=chosen.segments, fluid_s=fluid_s)
+    result = replace(result, simulated_s=time_s, family=chosen.family, segments=chosen.segments)
+    if job.algorithm != "optcc":
+        return result
+    return replace(result, fluid_s=float(plan.fluid_s), busy_s=busy_s(chosen.schedule(), job.per_chunk_s))
+
+
+def busy_s(schedule: Schedule, per_chunk: Fraction) -> float:
+    """Seconds of the busiest port for its bytes and chunks; what the plan takes beyond is latency and waiting."""
+    done = simulate(schedule, per_chunk=per_chunk, receivers="stripes")
+    every = services(done)
+    work = np.zeros(2 * len(schedule.ports) + len(schedule.links))
+    np.add.at(work, every.resource, every.end - every.begin)
+    return float(work[: 2 * len(schedule.ports)].max(initial=0))
 
 
 def run(
