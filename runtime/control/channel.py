@@ -140,7 +140,7 @@ class Control:
         self.operation: Callable[[], int] = lambda: 0
         """Which operation this rank has begun last."""
         self.patience_s = math.inf
-        """What all ranks together may take for an exchange."""
+        """What all ranks together may take for an exchange, and the hub for the rest of a long message."""
         self.on_ask: Callable[[int], None] = lambda operation: None
         """Called with an operation when the hub asks what this rank has called as that."""
         self.halts = 0
@@ -175,7 +175,7 @@ class Control:
     ) -> Control:
         """Find the hub at `address` and be let in as `rank` of `world`; tries until `within_s` have passed.
 
-        limit_s : afterwards, what the hub may take for a message that it reads, or for the rest of one that it sends
+        limit_s : afterwards, what the hub may take for a message that it reads
 
         Raises RefusedError when the hub refuses or does not know the secret, HubLostError when none answers.
         """
@@ -326,7 +326,7 @@ class Control:
 
     def _take(self) -> None:
         try:
-            data = self._theirs.unseal(read_message(self._connection, FRAME_LIMIT + TAG_BYTES))
+            data = self._theirs.unseal(read_message(self._connection, FRAME_LIMIT + TAG_BYTES, self.patience_s))
         except TamperedError as error:
             log.warning("rank %d: %s: %s", self.rank, TAMPERED, error)
             with contextlib.suppress(HubLostError):

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from optcc.errors import InputError
-from optcc.runtime.codec import Json
+from optcc.runtime.codec import Json, MessageError
 from optcc.runtime.messages import (
     CLOSE,
     AskCall,
@@ -34,6 +34,8 @@ from optcc.runtime.messages import (
     Renew,
     Report,
     RunFailed,
+    Share,
+    SharedValues,
     Shrink,
     ToRank,
 )
@@ -76,6 +78,11 @@ class FailureDetector:
         self._evidence: tuple[int, str] | None = None
         self._accusations: dict[int, Accusation] = {}  # by accuser, in the order in which they came
         self._accused_at = 0.0  # the first time
+
+    @property
+    def accused(self) -> bool:
+        """Whether anybody is."""
+        return bool(self._accusations)
 
     def heard(self, rank: int, message: Broken, now: float) -> None:
         """Take note of what `rank` says."""
@@ -121,8 +128,6 @@ class Hub:
     come_by : when ranks that have not come are lost
     obituary : called with the rank that has hung up, says how it ended
     absence : says who has not come, of so many
-    owing : ranks that others wait for in an exchange
-    begin : called with the numbers of a new group, before it hears of itself
     report : called with what ranks report, with None once all ranks are there, with the verdict
     mine : the rank in whose process this is; it makes no group without it, but ends
     without : numbers of ranks that have failed; given to a hub that takes the place of one that is gone: all it does at
@@ -137,15 +142,12 @@ class Hub:
         *,
         obituary: Callable[[int], str] = lambda rank: CUT,
         absence: Callable[[Collection[int]], str] = lambda missing: f"ranks {sorted(missing)} have not come",
-        owing: Callable[[], set[int]] = set,
-        begin: Callable[[Sequence[int]], None] = lambda numbers: None,
         report: Callable[[tuple[int, Json] | RunFailed | None], None] = lambda news: None,
         mine: int = 0,
         without: Collection[int] | None = None,
     ) -> None:
         self.say, self._come_by, self._mine, self._ended = say, come_by, mine, False
-        self._obituary, self._absence, self._owing = obituary, absence, owing
-        self._begins, self._report = begin, report
+        self._obituary, self._absence, self._report = obituary, absence, report
         self.present: set[int] = set()
         """Numbers of ranks, in the group or not, that are connected."""
         self._behind: dict[int, RunFailed] = {}  # who was left out of a group -> the verdict before that
@@ -175,6 +177,7 @@ class Hub:
         self._calls: dict[int, dict[int, str]] = {}  # operation -> rank -> what it has called
         self.differ: dict[int, dict[int, str]] = {}
         """Of these, the operations whose calls differ."""
+        self._shares: dict[int, dict[int, Json]] = {}  # exchange -> rank -> its value
 
     @property
     def over(self) -> bool:
@@ -191,8 +194,13 @@ class Hub:
         """Numbers of ranks of the group that are there and have not left."""
         return (self.present & {*self.numbers}) - {self.numbers[rank] for rank in self._left}
 
+    @property
+    def watches(self) -> bool:
+        """Whether something may be due although nobody says anything."""
+        return bool(self.awaited or self.failed or self._detector.accused or self._late)
+
     def take(self, number: int, message: FromRank | Joined | Gone, now: float) -> None:
-        """What a rank has said, or what has become of its connection."""
+        """What a rank has said, or what has become of its connection. MessageError for what it cannot have said."""
         if isinstance(message, Gone):
             if number in self.staying and number != self._mine:
                 self.awaited.add(number)
@@ -230,6 +238,8 @@ class Hub:
                 if (news or back) and not self._renewing:
                     self._renewing, self._halted = True, {}
                     self.say(self.numbers, Halt())
+            case Share(turn, value):
+                self._share(rank, turn, value)
             case Halted(operation):
                 self._halted[rank] = operation
                 if self._renewing and len(self._halted) == len(self.numbers):
@@ -247,6 +257,15 @@ class Hub:
                 calls[rank] = call
                 if len(set(calls.values())) > 1:
                     self.differ[operation] = calls
+
+    def _share(self, rank: int, turn: int, value: Json) -> None:
+        shares = self._shares.setdefault(turn, {})
+        if rank in shares:
+            raise MessageError(f"a second value in exchange {turn}")
+        shares[rank] = value
+        if len(shares) == len(self.numbers):
+            del self._shares[turn]
+            self.say(self.numbers, SharedValues(turn, [shares[each] for each in range(len(shares))]))
 
     def look(self, now: float) -> None:
         """What is due although nobody says anything."""
@@ -302,7 +321,8 @@ class Hub:
             return silent[0], f"no sign of life; elsewhere: {self._late.cause}"
         if behind:
             return min(behind), f"has not come to operation {first}; elsewhere: {self._late.cause}"
-        return min(self._owing(), default=0) if self._late.peer is None else self._late.peer, self._late.cause
+        owing = {rank for shares in self._shares.values() for rank in range(len(self.numbers)) if rank not in shares}
+        return min(owing, default=0) if self._late.peer is None else self._late.peer, self._late.cause
 
     # --- who goes on -------------------------------------------------------------------------------------------------
 
@@ -337,7 +357,6 @@ class Hub:
         if self.failed and not self.follows:
             self._behind.update({number: self.failed for number in self.numbers if number not in going})
         self._begin(going)
-        self._begins(going)
         self.say(told, Regroup(going, []))
 
 

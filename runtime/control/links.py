@@ -473,11 +473,11 @@ class Links:
         what = "no progress for" if self._moving else "not done within"
         raise PeerLateError(None if missing.peer == NONE else missing.peer, f"{what} {within_s:.3g} s: {text}")
 
-    def poll(self, until: float) -> None:
-        """Between operations: one wait, no longer than `until`, and what peers ask."""
+    def poll(self, until: float) -> bool:
+        """Between operations: one wait, no longer than `until`, and what peers ask; whether they have asked."""
         now = time.monotonic()
         until = min(until, self._tend(now))
-        self._lib.optcc_serve(self._engine, 0)
+        asked = bool(self._lib.optcc_serve(self._engine, 0))
         wait = min(until - now, self._nap_s)
         self._nap_s = min(2 * self._nap_s, LONG_NAP_S)
         if select.select([self._control], [], [], max(0.0, wait))[0]:
@@ -485,6 +485,7 @@ class Links:
             self._control.check()
         if self._injector:
             self._injector.tend()
+        return asked
 
     # --- what has happened -------------------------------------------------------------------------------------------
 
