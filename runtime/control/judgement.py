@@ -71,38 +71,6 @@ def most_accused(accusations: Mapping[int, Accusation]) -> tuple[int, str]:
     return culprit, f"rank {witness} {accusations[witness].cause}"
 
 
-class FailureDetector:
-    """Takes note of what ranks say, and judges. Times are seconds of one clock."""
-
-    def __init__(self) -> None:
-        self._evidence: tuple[int, str] | None = None
-        self._accusations: dict[int, Accusation] = {}  # by accuser, in the order in which they came
-        self._accused_at = 0.0  # the first time
-
-    @property
-    def accused(self) -> bool:
-        """Whether anybody is."""
-        return bool(self._accusations)
-
-    def heard(self, rank: int, message: Broken, now: float) -> None:
-        """Take note of what `rank` says."""
-        match message:
-            case Broken(cause, None):
-                self._evidence = self._evidence or (rank, cause)
-            case Broken(cause, int(blamed)):
-                if not self._accusations:
-                    self._accused_at = now
-                self._accusations.setdefault(rank, Accusation(blamed, cause))
-
-    def verdict(self, now: float) -> tuple[int, str] | None:
-        """The rank that failed and how; None while there is hope."""
-        if self._evidence:
-            return self._evidence
-        if self._accusations and now >= self._accused_at + GRACE_S:
-            return most_accused(self._accusations)
-        return None
-
-
 OPERATIONS = 1024
 """Of so many the calls are kept, to be compared: more than ranks that wait for each other can be apart."""
 
@@ -166,8 +134,10 @@ class Hub:
         """Those that have not come yet; after a verdict those whose connections have ended, though they may live."""
         self._out: set[int] = {*(without or ())}  # who does not go on after the verdict
         self._wanting: dict[int, float] = {}  # who wants to go on -> until when it waits for the others
-        self._detector = FailureDetector()
         # from here on by rank
+        self._evidence: tuple[int, str] | None = None  # who has failed and how, by itself
+        self._accusations: dict[int, Accusation] = {}  # by accuser, in the order in which they came
+        self._accused_at = 0.0  # the first time
         self._left: set[int] = set()
         self._dead_nics: list[str] = []
         self._renewing = False
@@ -197,7 +167,7 @@ class Hub:
     @property
     def watches(self) -> bool:
         """Whether something may be due although nobody says anything."""
-        return bool(self.awaited or self.failed or self._detector.accused or self._late)
+        return bool(self.awaited or self.failed or self._accusations or self._late)
 
     def take(self, number: int, message: FromRank | Joined | Gone, now: float) -> None:
         """What a rank has said, or what has become of its connection. MessageError for what it cannot have said."""
@@ -227,9 +197,12 @@ class Hub:
             case Report(value):
                 self._report((rank, value))
             case Gone() if rank not in self._left:
-                self._detector.heard(rank, Broken(self._obituary(rank)), now)
-            case Broken():
-                self._detector.heard(rank, message, now)
+                self._evidence = self._evidence or (rank, self._obituary(rank))
+            case Broken(cause, None):
+                self._evidence = self._evidence or (rank, cause)
+            case Broken(cause, int(blamed)):
+                self._accused_at = self._accused_at if self._accusations else now
+                self._accusations.setdefault(rank, Accusation(blamed, cause))
             case Left():
                 self._left.add(rank)
             case LostNics(nics, back):
@@ -269,7 +242,7 @@ class Hub:
 
     def look(self, now: float) -> None:
         """What is due although nobody says anything."""
-        found = None if self.failed else self._detector.verdict(now) or self._differing() or self._latest(now)
+        found = None if self.failed else self._evidence or self._lost(now) or self._differing() or self._latest(now)
         if not self.failed and not found and self.awaited and now > self._come_by:
             found = self.numbers.index(min(self.awaited)), f"not there: {self._absence(self.awaited)}"
             self.awaited = set()
@@ -288,6 +261,10 @@ class Hub:
         self._report(self.failed)
         others = [number for number in reversed(self.numbers) if number not in self._out]
         self.say([*self._out, *others] if rank else self.numbers[::-1], self.failed)
+
+    def _lost(self, now: float) -> tuple[int, str] | None:
+        """By what others say, once all that notice it have had the time to say so."""
+        return most_accused(self._accusations) if self._accusations and now >= self._accused_at + GRACE_S else None
 
     def _differing(self) -> tuple[int, str] | None:
         """Of ranks that called different things, who is to blame: who closed; else who called what the fewest did.

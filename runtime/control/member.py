@@ -37,7 +37,7 @@ from optcc.runtime.control.connecting import (
 )
 from optcc.runtime.control.door import Door, listening
 from optcc.runtime.control.judgement import GRACE_S, HUB, CallHub, JoinGroup, Missed, OpenHub, ShutDoor, go_on
-from optcc.runtime.control.links import Links, Operation
+from optcc.runtime.control.links import Links
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import arena_for
@@ -614,12 +614,12 @@ class Member:
         parts: Any = None,
         at: int = 0,
         mean: int = 0,
-        start: Callable[[Operation], None] | None = None,
+        start: Callable[[Callable[[float], object]], None] | None = None,
     ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
         sign = sign_of(self._called[self.operation])
         self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, at=at, mean=mean, start=start)
-        self._tell_notes()
+        self.tell_notes()
 
     def tune_gpu(self, tuning: GpuTuning) -> None:
         """For wires that are made from now on."""
@@ -660,10 +660,6 @@ class Member:
     def sent(self) -> dict[str, int]:
         """As `Links.sent`."""
         return self._links.sent()
-
-    def gather_notes(self) -> None:
-        """Have `on_notes` called with what has been noted since."""
-        self._tell_notes()
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -784,7 +780,7 @@ class Member:
                             if self._look(-math.inf) or self.operation != seen:
                                 pause_s = TICK_S
                             seen = self.operation
-                            self._tell_notes()
+                            self.tell_notes()
                 finally:
                     self._lock.release()
             elif self.failed:
@@ -831,7 +827,8 @@ class Member:
 
     # --- what is noted -----------------------------------------------------------------------------------------------
 
-    def _tell_notes(self) -> None:
+    def tell_notes(self) -> None:
+        """Have `on_notes` called with what has been noted since."""
         notes = self._links.notes()
         if notes:
             self._on_notes(self._nics.read(notes, self._links.layout) if self._on_renew else notes)

@@ -39,14 +39,12 @@ from optcc.runtime.forks import own
 from optcc.runtime.messages import (
     FRAME_LIMIT,
     FROM_RANK,
-    PIECE,
-    PIECE_BYTES,
+    PARCEL,
     AskTime,
     Broken,
     FromRank,
     Gone,
     Joined,
-    Payload,
     RankJournal,
     RunFailed,
     Saw,
@@ -185,10 +183,11 @@ class Overseer:
         return theirs
 
     def ship(self, data: bytes) -> None:
-        """Send all ranks that are there a payload, to each as fast as it takes it; they take it by `Member.parcel`, in
-        order."""
+        """Send all ranks that are there a payload, without waiting; they take it by `Member.parcel`, in order."""
+        if len(data) >= FRAME_LIMIT:
+            raise TransportError(f"{len(data)} bytes in one payload, fewer than {FRAME_LIMIT} can be sent")
         for rank in self._ranks:
-            self._call(partial(self._ship_to, rank, data))
+            self._call(partial(self._write, rank, PARCEL + data))
 
     def come(self, count: int, within_s: float) -> bool:
         """Whether so many ranks are there, waiting for it for so long at most."""
@@ -341,7 +340,7 @@ class Overseer:
         except MessageError as error:
             self._nonsense(rank, error)
             with contextlib.suppress(OSError):
-                while await reader.read(PIECE_BYTES):
+                while await reader.read(1 << 16):
                     pass  # it is believed no more, and still told the verdict
         except (OSError, asyncio.IncompleteReadError):
             self._inbox.put_nowait((rank, Gone()))
@@ -361,17 +360,6 @@ class Overseer:
         line = self._lines.get(rank)
         if line and not line.writer.is_closing():
             line.writer.write(framed(line.seal.seal(data)))
-
-    def _ship_to(self, rank: int, data: bytes) -> None:
-        self._spawn(self._ship(rank, data))
-
-    async def _ship(self, rank: int, data: bytes) -> None:
-        with contextlib.suppress(OSError):
-            self._write(rank, encode(Payload(len(data))))
-            for start in range(0, len(data), PIECE_BYTES):
-                self._write(rank, PIECE + data[start : start + PIECE_BYTES])
-                if rank in self._lines:
-                    await self._lines[rank].writer.drain()
 
     async def _hang_up(self, writer: asyncio.StreamWriter) -> None:
         writer.close()
