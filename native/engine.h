@@ -299,8 +299,8 @@ int optcc_wait(struct optcc_engine *engine, const struct optcc_until *until);
 int optcc_run(struct optcc_engine *engine, struct optcc_program *program, const struct optcc_call *call,
               const struct optcc_until *until);
 
-/* Between collectives: `optcc_progress`, and sleep for at most so long. */
-void optcc_serve(struct optcc_engine *engine, uint64_t ns);
+/* Between collectives: `optcc_progress`, and sleep for at most so long. Returns whether anything had happened. */
+int optcc_serve(struct optcc_engine *engine, uint64_t ns);
 
 /* End what runs, without a result: when this returns no NIC reads the buffer any more (its wires are fenced), or LATE:
  * after `limit_ns` one still may. */

@@ -1187,11 +1187,13 @@ int optcc_run(struct optcc_engine *e, struct optcc_program *program, const struc
     return begun == OPTCC_OK ? optcc_wait(e, until) : begun == OPTCC_AGAIN ? OPTCC_BAD : begun;
 }
 
-void optcc_serve(struct optcc_engine *e, uint64_t ns)
+int optcc_serve(struct optcc_engine *e, uint64_t ns)
 {
     const uint64_t happened = e->happened, wake_ns = optcc_progress(e);
-    if (ns && e->happened == happened && wake_ns > e->now_ns)
+    const int still = e->happened == happened;
+    if (ns && still && wake_ns > e->now_ns)
         rest(e, least(ns, wake_ns - e->now_ns));
+    return !still;
 }
 
 int optcc_abandon(struct optcc_engine *e, uint64_t limit_ns)

@@ -80,13 +80,6 @@ class Time:
 
 
 @dataclass(frozen=True)
-class Payload:
-    """So many bytes follow in pieces."""
-
-    nbytes: int
-
-
-@dataclass(frozen=True)
 class Halt:
     """Begin no operation after the one you are in, and say which; Renew follows."""
 
@@ -107,7 +100,7 @@ class AskCall:
     operation: int
 
 
-ToRank = Renew | Halt | AskCall | Regroup | RunFailed | SharedValues | Time | Payload
+ToRank = Renew | Halt | AskCall | Regroup | RunFailed | SharedValues | Time
 
 # --- from a rank to the hub -----------------------------------------------------------------------------------------
 
@@ -293,8 +286,5 @@ FROM_RANK: tuple[type, ...] = get_args(FromRank)
 FRAME_LIMIT = 1 << 26
 """The most bytes of one message between a hub and a rank that know each other."""
 
-PIECE_BYTES = 1 << 20
-"""Of a payload at a time, so that what else is said need not wait for the rest."""
-
-PIECE = b"\0"
-"""The first byte of a frame that is a piece of a payload; messages start with a brace."""
+PARCEL = b"\0"
+"""The first byte of a frame whose rest is a payload, as it is; messages start with a brace."""

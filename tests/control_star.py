@@ -9,8 +9,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 from optcc.runtime.control.channel import Control
+from optcc.runtime.control.door import Door
 from optcc.runtime.control.overseer import Overseer
-from optcc.runtime.control.router import Door
 from optcc.runtime.errors import RankFailedError
 from optcc.runtime.messages import Report, RunFailed
 

@@ -89,7 +89,6 @@ class Rank:
         self.dies_at_message = -1
         self.shut = False
         self.hub: Hub | None = None
-        self.board: dict[int, dict[int, Any]] = {}  # exchanges at the hub: turn -> number -> value
         self.lines: dict[int, Line] = {}  # at the hub, by number
         self.queue: list[Line] = []  # before there is a hub
         self.line: Line | None = None  # to the hub
@@ -152,17 +151,10 @@ class Rank:
     def serve(self, numbers: list[int], without: list[int] | None) -> None:
         self.world.note(self, f"has the hub of {numbers} without {without}")
         come_by = LIMIT_S if without is None else float("inf")
-        owing = lambda: {  # noqa: E731
-            place
-            for place, number in enumerate(self.hub.numbers if self.hub else [])
-            if any(number not in shares for shares in self.board.values())
-        }
         self.hub = self.world.hub_class(
             numbers,
             self.say,
             come_by,
-            owing=owing,
-            begin=lambda _: self.board.clear(),
             mine=self.number,
             without=without,
         )
@@ -208,15 +200,6 @@ class Rank:
             return
         if isinstance(message, Gone):
             del self.lines[number]
-        if isinstance(message, Share):
-            if number in self.hub.numbers:
-                shares = self.board.setdefault(message.turn, {})
-                shares[number] = message.value
-                if len(shares) == len(self.hub.numbers):
-                    values = [shares[each] for each in self.hub.numbers]
-                    del self.board[message.turn]
-                    self.say(self.hub.numbers, SharedValues(message.turn, values))
-            return
         self.hub.take(number, message, self.world.now)
 
     def say(self, numbers: Iterable[int], message: Any) -> None:

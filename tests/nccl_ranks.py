@@ -144,7 +144,7 @@ def ip(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def namespaces(ranks: int, rails: int = 2) -> Iterator[list[str]]:
+def namespaces(ranks: int, rails: int = 2, device: str = "r") -> Iterator[list[str]]:
     """A namespace for each rank, with a NIC on each rail: r0, r1, ...; and one for the switches, which comes last."""
     mark = f"oc{os.getpid() % 100000}"
     names = [f"{mark}n{rank}" for rank in range(ranks)] + [f"{mark}s"]
@@ -157,7 +157,7 @@ def namespaces(ranks: int, rails: int = 2) -> Iterator[list[str]]:
             ip("-n", switch, "link", "add", f"b{rail}", "type", "bridge")
             ip("-n", switch, "link", "set", f"b{rail}", "up")
             for rank in range(ranks):
-                near, far = f"r{rail}", f"v{rank}r{rail}"
+                near, far = f"{device}{rail}", f"v{rank}r{rail}"
                 ip("-n", switch, "link", "add", "name", far, "type", "veth", "peer", "name", near, "netns", names[rank])
                 ip("-n", switch, "link", "set", far, "master", f"b{rail}", "up")
                 ip("-n", names[rank], "address", "add", f"10.77.{rail}.{rank + 1}/24", "dev", near)

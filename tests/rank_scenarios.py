@@ -7,10 +7,13 @@ import gc
 import json
 import multiprocessing
 import os
+import random
 import signal
 import subprocess
 import sys
+import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +23,7 @@ import optcc
 from optcc.runtime.control import channel, fault_injection
 from optcc.runtime.control.channel import Control
 from optcc.runtime.native.wires import ShmWires
+from tests import communicator_contract as contract
 
 RANK, WORLD = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 LARGE, SMALL = 1_000_000, 10
@@ -215,6 +219,119 @@ def busy(half: str) -> None:
             comm, calls = left, 0
     comm.close()
     say(world=comm.world, wrong=wrong, lost=lost)
+
+
+# --- random jobs -----------------------------------------------------------------------------------------------------
+
+STEPS, MOST = 25, 4
+"""Of a job; calls of one, at most, which are under way at the same time."""
+LARGEST = 1 << 19
+STRUCK = ("cut", "hole", "no data", "no acks", "receiver", "post", "retries", "flap", "away", "pause")
+
+
+def fate_of(seed: int) -> dict[int, list[tuple[Any, ...]]]:
+    """By step, what happens in it: (what, a rank's number, more). A server's second NIC may be struck, once; its first
+    one never. Two ranks are never killed."""
+    draw, fate = random.Random(seed), dict[int, list[tuple[Any, ...]]]()
+    numbers = draw.sample(range(WORLD), WORLD)
+
+    def happens(*what: Any) -> None:
+        fate.setdefault(draw.randrange(STEPS), []).append(what)
+
+    for number in numbers[: draw.randrange(4)]:
+        happens("strike", number, draw.choice(STRUCK), draw.random())
+    for _ in range(draw.randrange(3)):
+        happens("split", -1)
+    for number in draw.sample(numbers, draw.choice((0, 0, 1, 2))):
+        happens("stop", number, 0.2 * draw.random(), draw.choice((0.3, 2.0)))
+    victims = [0] if seed % 4 == 0 else numbers
+    for number in [*dict.fromkeys((*victims, *numbers))][: draw.choice((0, 1, 1, min(2, WORLD - 2)))]:
+        happens(draw.choice(("kill", "kill", "kill in shrink")), number, 0.2 * draw.random())
+    return fate
+
+
+def chance(text: str) -> None:
+    """A job of random calls of this seed, and what befalls it. Says what was wrong, what it was told, and its last
+    group."""
+    seed = int(text)
+    comm = optcc.Communicator(f"uniform:servers={WORLD},nics=2,rate=100Gb/s", timeout_s=60.0)
+    fate, in_shrink = fate_of(seed), list[float]()
+    timers: list[threading.Timer] = []
+
+    def soon(delay_s: float, what: Callable[[], object]) -> None:
+        timers.append(threading.Timer(delay_s, what))
+        timers[-1].daemon = True
+        timers[-1].start()
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def befalls(what: str, number: int, *more: Any) -> None:
+        match what, number == RANK:
+            case "strike", _ if number in numbers:
+                kind, part = more
+                comm.strike(kind, f"server{number}/nic1", part, 0.3)
+                say(happened="faults on NICs") if number == RANK else None
+            case "stop", True:
+                soon(more[0], lambda: stop(more[1]))
+            case "kill", True:
+                soon(more[0], die)
+            case "kill in shrink", True:
+                in_shrink.append(more[0])
+
+    def calls(group: Any, step: int) -> None:
+        """Some, under way together."""
+        count = random.Random(seed * STEPS + step).randrange(1, MOST + 1)
+        under_way = deque(
+            contract.begin(group, call) for call in contract.calls_of(seed * STEPS + step, count, group.world, LARGEST)
+        )
+        while under_way:
+            for wrong in under_way.popleft()():
+                say(wrong=wrong)
+        say(calls=count)
+
+    def parts(step: int) -> None:
+        color = random.Random(seed * STEPS + step).choice((0, 1))
+        there = [number for number in numbers if number % 2 == color or comm.world < 4]
+        part = comm.split(0 if RANK in there else 1)
+        assert part
+        mine = there if RANK in there else [number for number in numbers if number not in there]
+        try:
+            with part:
+                calls(part, step)
+            say(happened="splits")
+        except optcc.RankFailedError as error:  # the whole group hears of it, too, in its next call
+            say(told=str(error), of=mine)
+
+    step, numbers = 0, [*range(WORLD)]
+    while True:
+        try:
+            ranks = int(comm.all_reduce(np.array([1 << RANK]))[0])
+            numbers = [number for number in range(WORLD) if ranks >> number & 1]
+            step = int(comm.all_reduce(np.array([step]), op="max")[0])  # some had the result of a call, others not
+            while step < STEPS:
+                split = False
+                for what in fate.pop(step, ()):
+                    split |= what[0] == "split"
+                    befalls(*what)
+                if split:
+                    parts(step)
+                calls(comm, step)
+                step += 1
+            for timer in timers:
+                timer.cancel()
+            ranks = int(comm.all_reduce(np.array([1 << RANK]))[0])
+            break
+        except optcc.RankFailedError as error:
+            say(told=str(error), of=numbers)
+            if in_shrink:
+                soon(in_shrink.pop(), die)
+            left = comm.shrink()
+            say(happened="shrinks")
+            comm.close()
+            comm, numbers = left, []
+    say(ranks=ranks)
+    comm.close()
 
 
 # --- ranks that leave ------------------------------------------------------------------------------------------------

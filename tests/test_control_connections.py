@@ -1,5 +1,5 @@
-"""A rank's connection with the hub is closed, reset or left half open while its process lives: the others name it
-within the time that a machine may be silent, not after that which a rank may take. Half a message: after the latter."""
+"""A rank's connection with the hub is closed, reset or left half open while its process lives, or ends in half a
+message: the others name it within the time that a machine may be silent, not after that which a rank may take."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Proxy:
             self._listener = socket.create_server((where, 0))
         self.port, self._hub, self._space = self._listener.getsockname()[1], hub, space
         self._ends: list[socket.socket] = []
-        self._left: int | None = None  # bytes of the rank's that still go on; None: all
+        self._left: dict[bool, int] = {}  # of the rank's or the hub's, so many bytes still go on; none: all
         threading.Thread(target=self._accept, daemon=True).start()
 
     def _accept(self) -> None:
@@ -59,9 +59,9 @@ class Proxy:
     def _pump(self, source: socket.socket, sink: socket.socket, of_rank: bool) -> None:
         with contextlib.suppress(OSError):
             while data := source.recv(1 << 16):
-                if of_rank and self._left is not None:
-                    data = data[: self._left]
-                    self._left -= len(data)
+                if of_rank in self._left:
+                    data = data[: self._left[of_rank]]
+                    self._left[of_rank] -= len(data)
                 sink.sendall(data)
         with contextlib.suppress(OSError):  # also where the source was reset
             sink.shutdown(socket.SHUT_WR)
@@ -80,7 +80,11 @@ class Proxy:
 
     def halve(self) -> None:
         """Of the rank's next message so many bytes go on, and nothing more; the connections stay open."""
-        self._left = 10
+        self._left[True] = 10
+
+    def halve_back(self) -> None:
+        """Likewise of the hub's."""
+        self._left[False] = 10
 
     def nothing(self) -> None:
         """No fault."""
@@ -152,11 +156,12 @@ def test_a_rank_whose_connection_ends_is_named_long_before_it_would_be_late(how:
 
 
 @pytest.mark.long
-def test_a_rank_that_says_half_a_message_is_named_when_it_is_late() -> None:
-    said, took = through("halve", 10)
-    assert {line["error"].partition(":")[0] for line in said} == {"rank 1 failed"}
-    assert said[0]["error"] == said[2]["error"]
-    assert took < 10 + NOTICED_S, said
+@pytest.mark.parametrize("how", ["halve", "halve_back"])
+def test_a_connection_that_ends_in_half_a_message_is_named_when_it_has_been_silent(how: str) -> None:
+    """Of the rank's, or of the hub's."""
+    said, took = through(how)
+    assert said[0]["error"] == said[2]["error"] == CUT
+    assert took < NOTICED_S, said
 
 
 @pytest.mark.long

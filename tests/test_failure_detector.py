@@ -7,19 +7,35 @@ from typing import Any, cast
 
 import pytest
 
-from optcc.runtime.control.judgement import GRACE_S, Accusation, FailureDetector, most_accused
+from optcc.runtime.control.judgement import GRACE_S, Accusation, Hub, most_accused
 from optcc.runtime.control.member import _listen
 from optcc.runtime.errors import FlowSeveredError, RankFailedError, TransportError
-from optcc.runtime.messages import Broken
+from optcc.runtime.messages import Broken, Joined, RunFailed
 
 
-def test_the_detector_prefers_evidence_to_hearsay() -> None:
-    detector = FailureDetector()
-    detector.heard(0, Broken("lost rank 1: it closed the connection", blames=1), 1.0)
-    assert detector.verdict(1.0 + GRACE_S / 2) is None
-    assert detector.verdict(1.0 + GRACE_S) == (1, "rank 0 lost rank 1: it closed the connection")
-    detector.heard(2, Broken("MemoryError: none left"), 1.1)
-    assert detector.verdict(1.1) == (2, "MemoryError: none left")
+def hub_of(world: int) -> Hub:
+    """All ranks are there."""
+    hub = Hub(range(world), lambda numbers, message: None, 300.0)
+    for number in range(world):
+        hub.take(number, Joined(), 0.0)
+    return hub
+
+
+def verdict(hub: Hub, now: float) -> RunFailed | None:
+    """What it says then."""
+    hub.look(now)
+    return hub.failed
+
+
+@pytest.mark.parametrize("evidence", [True, False])
+def test_the_hub_prefers_evidence_to_hearsay(evidence: bool) -> None:
+    hub = hub_of(3)
+    hub.take(0, Broken("lost rank 1: it closed the connection", blames=1), 1.0)
+    assert verdict(hub, 1.0 + GRACE_S / 2) is None
+    if evidence:
+        hub.take(2, Broken("MemoryError: none left"), 1.0 + GRACE_S / 2)
+    accused = RunFailed(1, "rank 0 lost rank 1: it closed the connection")
+    assert verdict(hub, 1.0 + GRACE_S) == (RunFailed(2, "MemoryError: none left") if evidence else accused)
 
 
 def accused(*said: tuple[int, int]) -> dict[int, Accusation]:
@@ -66,20 +82,20 @@ def test_the_witness_is_one_that_nobody_accuses() -> None:
 
 
 @pytest.mark.parametrize("later_s", [0.0, 0.5])
-def test_the_detector_hears_others_before_it_takes_an_accusation(later_s: float) -> None:
-    detector = FailureDetector()
+def test_the_hub_hears_others_before_it_takes_an_accusation(later_s: float) -> None:
+    hub = hub_of(4)
     for nth, (accuser, said) in enumerate(accused(*DARK_SPEAKS_FIRST).items()):
-        detector.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0 + nth * later_s)
-    assert detector.verdict(0.99 + GRACE_S) is None
-    assert detector.verdict(1.0 + GRACE_S) == (1, "rank 0 lost rank 1"), "from the first accusation on"
+        hub.take(accuser, Broken(said.cause, blames=said.blamed), 1.0 + nth * later_s)
+    assert verdict(hub, 0.99 + GRACE_S) is None
+    assert verdict(hub, 1.0 + GRACE_S) == RunFailed(1, "rank 0 lost rank 1"), "from the first accusation on"
 
 
 def test_without_the_others_the_first_accusation_would_be_the_verdict() -> None:
     """The negative control: what it was."""
-    detector = FailureDetector()
+    hub = hub_of(4)
     accuser, said = next(iter(accused(*DARK_SPEAKS_FIRST).items()))
-    detector.heard(accuser, Broken(said.cause, blames=said.blamed), 1.0)
-    assert detector.verdict(1.0 + GRACE_S) == (2, "rank 1 lost rank 2")
+    hub.take(accuser, Broken(said.cause, blames=said.blamed), 1.0)
+    assert verdict(hub, 1.0 + GRACE_S) == RunFailed(2, "rank 1 lost rank 2")
 
 
 class Says:

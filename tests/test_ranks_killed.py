@@ -24,10 +24,13 @@ WAIT_S = 120
 
 MAKING_S = 0.1
 """A group is made within this, on an idle machine."""
+MOMENTS_S = 2.0
+"""Ranks open wires for their first call, plan, and call in this."""
 
 
-def survived(seed: int, victims: Mapping[int, float], world: int) -> list[str]:
-    """What was wrong. victims : killed so many seconds after a moment of the seed, in this order"""
+def survived(seed: int, victims: Mapping[int, float], world: int, within_s: float = 0.2) -> list[str]:
+    """What was wrong. victims : killed so many seconds after a moment of the seed, in this order, which is `within_s`
+    from when all have met"""
     draw, port = random.Random(seed), free_port()
     started = [
         subprocess.Popen(
@@ -44,7 +47,7 @@ def survived(seed: int, victims: Mapping[int, float], world: int) -> list[str]:
         for process in started:
             assert process.stdout
             assert process.stdout.readline(), "it has not come so far"
-        time.sleep(0.2 * draw.random())
+        time.sleep(within_s * draw.random())
         start = time.monotonic()
         for victim, after_s in victims.items():
             time.sleep(max(0.0, start + after_s - time.monotonic()))
@@ -81,6 +84,13 @@ def go_on(kind: int, later: bool, request: pytest.FixtureRequest) -> None:
     for seed in range(first, first + 6 * cases(20), 6):
         victims, world = scene(seed, later)
         assert survived(seed, victims, world) == [], f"seed {seed}: {victims} of {world}"
+
+
+def at_a_moment(seed: int) -> list[str]:
+    """What was wrong where one rank is killed, rank 0 in every fourth case; for benchmarks.bench_rank_lost."""
+    draw = random.Random(seed)
+    world = draw.choice((3, 4, 5))
+    return survived(seed, {draw.randrange(1, world) if seed % 4 else 0: 0.0}, world, MOMENTS_S)
 
 
 @pytest.mark.cases

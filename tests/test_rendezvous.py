@@ -16,6 +16,7 @@ import pytest
 from optcc.cli.options import membership_of
 from optcc.errors import InputError
 from optcc.runtime.control import rendezvous
+from optcc.runtime.control.door import Door
 from optcc.runtime.control.job import Assignment, Job
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import (
@@ -27,7 +28,6 @@ from optcc.runtime.control.rendezvous import (
     is_loopback,
     listening_address,
 )
-from optcc.runtime.control.router import Door
 from optcc.runtime.messages import RunCall
 from tests.broken_schedules import nested
 from tests.control_star import gather, opened

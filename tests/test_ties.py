@@ -19,7 +19,7 @@ import pytest
 
 from optcc.errors import InputError
 from optcc.runtime.codec import decode, encode
-from optcc.runtime.control import member, router
+from optcc.runtime.control import door, member
 from optcc.runtime.control.channel import Control
 from optcc.runtime.control.connecting import SILENCE_S
 from optcc.runtime.control.judgement import HUB, JoinGroup, Missed
@@ -27,7 +27,7 @@ from optcc.runtime.control.member import HUB_GONE, Member, Ties
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.errors import RankFailedError
 from optcc.runtime.messages import FROM_RANK, Regroup, Shrink
-from tests.control_star import DOOR, eventually
+from tests.control_star import DOOR, eventually, opened
 from tests.free_port import free_port
 
 
@@ -169,10 +169,10 @@ def test_a_rank_in_a_long_step_is_not_asked_to_death(monkeypatch: pytest.MonkeyP
 
 def test_a_hub_that_sends_strangers_away_lives(monkeypatch: pytest.MonkeyPatch) -> None:
     """It greets them, and waits for no answer."""
-    monkeypatch.setattr(router, "GREETING_S", 0.05)
-    listener = router.listening("127.0.0.1", 0)
+    monkeypatch.setattr(door, "GREETING_S", 0.05)
+    listener = door.listening("127.0.0.1", 0)
     ties = ties_to(listener)
-    with router.Router(2, replace(DOOR, listener=listener)):
+    with opened(2, replace(DOOR, listener=listener)):
         for _ in range(20):
             assert ties.lives(1)
             time.sleep(0.01)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Callable, Sequence
@@ -87,9 +88,10 @@ def agreed(
     if given is None and transport == "verbs":
         given = _here(exchange)
     cluster = given or alike(world)
-    said = exchange([json.dumps(cluster_out(cluster)), list(dead), this_machine()])
+    digest = hashlib.blake2b(json.dumps(cluster_out(cluster)).encode(), digest_size=16).hexdigest()
+    said = exchange([digest, list(dead), this_machine()])  # of 64 ranks the clusters themselves are a megabyte to each
     demand_one_machine(transport, [machine for *_, machine in said], "transport")
-    other = next((rank for rank, (text, *_) in enumerate(said) if text != said[0][0]), None)
+    other = next((rank for rank, (theirs, *_) in enumerate(said) if theirs != said[0][0]), None)
     if other is not None:
         raise InputError(
             f"rank {other} was given another one than rank 0", where="cluster", expected="the same on all ranks"

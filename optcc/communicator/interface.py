@@ -34,13 +34,13 @@ from optcc.communicator.on_gpu import OnGpu, on_gpu, tuning_for
 from optcc.communicator.prepared import Prepared, speaker
 from optcc.errors import InputError, OptccError
 from optcc.runtime.control.connecting import TIMEOUT_S
+from optcc.runtime.control.door import Door
 from optcc.runtime.control.fault_injection import demand_strike
 from optcc.runtime.control.judgement import GRACE_S
 from optcc.runtime.control.limits import available_bytes
 from optcc.runtime.control.member import JOIN_S, Member, Ties
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
-from optcc.runtime.control.router import Door
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
 from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, Reduction, name_of, reduction_of

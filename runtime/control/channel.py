@@ -37,7 +37,7 @@ from optcc.runtime.errors import PeerLateError, RankFailedError, TransportError
 from optcc.runtime.forks import own
 from optcc.runtime.messages import (
     FRAME_LIMIT,
-    PIECE,
+    PARCEL,
     TO_RANK,
     AskCall,
     AskTime,
@@ -46,7 +46,6 @@ from optcc.runtime.messages import (
     Halt,
     Halted,
     Here,
-    Payload,
     Ran,
     Regroup,
     Renew,
@@ -140,7 +139,7 @@ class Control:
         self.operation: Callable[[], int] = lambda: 0
         """Which operation this rank has begun last."""
         self.patience_s = math.inf
-        """What all ranks together may take for an exchange."""
+        """What all ranks together may take for an exchange, and the hub for the rest of a long message."""
         self.on_ask: Callable[[int], None] = lambda operation: None
         """Called with an operation when the hub asks what this rank has called as that."""
         self.halts = 0
@@ -148,7 +147,7 @@ class Control:
         self.renewals: deque[Renew] = deque()
         """Those that have come, each at its point: another rank may be past that of the first."""
         self.parcels: deque[bytes] = deque()
-        """Payloads of bytes that the hub has shipped, whole and unharmed."""
+        """Payloads of bytes that the hub has shipped."""
         self.regrouped: Regroup | None = None
         self._connection = connection
         self._sending = threading.Lock()  # a rank's second thread tells, too
@@ -158,8 +157,6 @@ class Control:
         self._shared: dict[int, list[Json]] = {}
         self._asked = 0
         self._times: dict[int, float] = {}
-        self._announced: Payload | None = None
-        self._pieces = bytearray()
 
     @classmethod
     def join(
@@ -175,7 +172,7 @@ class Control:
     ) -> Control:
         """Find the hub at `address` and be let in as `rank` of `world`; tries until `within_s` have passed.
 
-        limit_s : afterwards, what the hub may take for a message that it reads, or for the rest of one that it sends
+        limit_s : afterwards, what the hub may take for a message that it reads
 
         Raises RefusedError when the hub refuses or does not know the secret, HubLostError when none answers.
         """
@@ -326,14 +323,14 @@ class Control:
 
     def _take(self) -> None:
         try:
-            data = self._theirs.unseal(read_message(self._connection, FRAME_LIMIT + TAG_BYTES))
+            data = self._theirs.unseal(read_message(self._connection, FRAME_LIMIT + TAG_BYTES, self.patience_s))
         except TamperedError as error:
             log.warning("rank %d: %s: %s", self.rank, TAMPERED, error)
             with contextlib.suppress(HubLostError):
                 self.tell(Broken(TAMPERED))
             raise RankFailedError(self.rank, TAMPERED) from error
-        if data.startswith(PIECE):
-            self._piece(data)
+        if data.startswith(PARCEL):
+            self.parcels.append(data[len(PARCEL) :])
             return
         match decoded(data, TO_RANK):
             case RunFailed() as failed:
@@ -350,24 +347,6 @@ class Control:
                 self._shared[turn] = values
             case Time(turn, at):
                 self._times[turn] = at
-            case Payload() as announced:
-                self._announced = announced
-                self._pieces = bytearray()
-                self._close_parcel()
             case Renew() as renewal:
                 self.renewals.append(renewal)
                 self.halts -= 1
-
-    def _piece(self, data: bytes) -> None:
-        if self._announced is None:
-            raise HubLostError("the hub has sent a piece of a payload that it has not announced")
-        self._pieces += memoryview(data)[len(PIECE) :]
-        self._close_parcel()
-
-    def _close_parcel(self) -> None:
-        announced = self._announced
-        if announced and len(self._pieces) >= announced.nbytes:
-            data, self._pieces, self._announced = bytes(self._pieces), bytearray(), None
-            if len(data) != announced.nbytes:
-                raise HubLostError("a payload of the hub is not what it has announced")
-            self.parcels.append(data)

@@ -6,9 +6,13 @@ import asyncio
 import hashlib
 import hmac
 import json
+import math
+import os
 import secrets
+import select
 import socket
 import struct
+import time
 from collections.abc import Container
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -20,18 +24,38 @@ from optcc.runtime.forks import own
 
 # Where a message begins and ends in a stream: its length goes before it, as `multiprocessing.connection` does it.
 
+SILENCE_S = 15
+"""After so long without a sign from the other machine's kernel, or without the rest of a message, a connection is taken
+to be lost."""
+
+ONE_PIECE_BYTES = 16 << 10
+"""`Connection.send_bytes` gives the kernel as many at a time, and it has room for them where the other end reads."""
+
 
 def framed(data: bytes) -> bytes:
     """Ready to be written; `Connection.recv_bytes` of the standard library reads it."""
     return struct.pack("!i", len(data)) + data
 
 
+def rest_s(length: int) -> float | None:
+    """For the rest of a message that has begun: as long as a machine may be silent; None: for longer than that.
+
+    What is sent in one piece comes whole, whatever its sender does then; a sender that is stopped in the middle of more
+    is late, and others say so.
+    """
+    return SILENCE_S if length <= ONE_PIECE_BYTES else None
+
+
 async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
-    """The next message. Raises MessageError when it is longer than `limit`, IncompleteReadError at the end."""
-    (length,) = struct.unpack("!i", await reader.readexactly(4))
+    """The next message. Raises MessageError when it is longer than `limit`, IncompleteReadError at the end,
+    TimeoutError where it has begun and does not go on."""
+    head = await reader.readexactly(1)
+    async with asyncio.timeout(SILENCE_S):
+        (length,) = struct.unpack("!i", head + await reader.readexactly(3))
     if not 0 <= length <= limit:
         raise MessageError(f"a message of {length} bytes, at most {limit} are taken")
-    return await reader.readexactly(length)
+    async with asyncio.timeout(rest_s(length)):
+        return await reader.readexactly(length)
 
 
 # Who wrote a message, and that it is the next one: a keyed tag on every message between a rank and the hub.
@@ -91,7 +115,7 @@ class Seal:
 # proves first, so that a stranger gets no proof to use elsewhere. The role is part of the proof, so that none can be
 # sent back. From the same values come the keys with which all messages after the greeting are sealed (`seals`).
 
-PROTOCOL = 8
+PROTOCOL = 9
 """Changes with every change of what is said, here and in `messages`."""
 
 GREETING_LIMIT = 4096
@@ -191,9 +215,7 @@ Address = tuple[str, int]
 
 TIMEOUT_S = 300.0
 """What a process that lives may take, where its caller says nothing else: for an operation, which all others must have
-come to and finished by then; for taking a message, or sending the rest of one that it has begun."""
-SILENCE_S = 15
-"""After so long without a sign from the other machine's kernel, a connection is taken to be lost."""
+come to and finished by then; for taking a message, or sending the rest of a long one."""
 RETRY_S = 0.1
 """Between two attempts to reach a hub that is not there yet."""
 
@@ -260,11 +282,27 @@ def decoded(data: bytes, allowed: tuple[type, ...]) -> Any:
         raise HubLostError(f"the hub has sent nonsense: {error}") from error
 
 
-def read_message(connection: Connection, limit: int) -> bytes:
-    """The bytes of the next message, at most `limit`. Raises HubLostError where the connection has ended."""
+def read_message(connection: Connection, limit: int, within_s: float) -> bytes:
+    """The bytes of the next message, at most `limit`, of which the first has come. Raises HubLostError where the
+    connection has ended, or the rest does not come; `within_s` : that of one which is not sent in one piece."""
+
+    def exactly(count: int, seconds: float) -> bytes:
+        data, end = bytearray(), time.monotonic() + seconds
+        while len(data) < count:
+            left = None if end == math.inf else max(0.0, end - time.monotonic())
+            if not select.select([connection], [], [], left)[0]:
+                raise HubLostError(f"lost the hub: the rest of a message has not come within {seconds:.3g} s")
+            more = os.read(connection.fileno(), count - len(data))
+            if not more:
+                raise HubLostError("lost the hub: it closed the connection")
+            data += more
+        return bytes(data)
+
     try:
-        return connection.recv_bytes(limit)
-    except EOFError:
-        raise HubLostError("lost the hub: it closed the connection") from None
-    except OSError as error:  # also when the rest of a message does not come: BlockingIOError
+        (length,) = struct.unpack("!i", exactly(4, SILENCE_S))
+        if not 0 <= length <= limit:
+            raise HubLostError(f"lost the hub: a message of {length} bytes, at most {limit} are taken")
+        rest = rest_s(length)
+        return exactly(length, within_s if rest is None else rest)
+    except OSError as error:
         raise HubLostError(f"lost the hub: {error}") from error

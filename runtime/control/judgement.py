@@ -16,7 +16,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from optcc.errors import InputError
-from optcc.runtime.codec import Json
+from optcc.runtime.codec import Json, MessageError
 from optcc.runtime.messages import (
     CLOSE,
     AskCall,
@@ -34,6 +34,8 @@ from optcc.runtime.messages import (
     Renew,
     Report,
     RunFailed,
+    Share,
+    SharedValues,
     Shrink,
     ToRank,
 )
@@ -69,33 +71,6 @@ def most_accused(accusations: Mapping[int, Accusation]) -> tuple[int, str]:
     return culprit, f"rank {witness} {accusations[witness].cause}"
 
 
-class FailureDetector:
-    """Takes note of what ranks say, and judges. Times are seconds of one clock."""
-
-    def __init__(self) -> None:
-        self._evidence: tuple[int, str] | None = None
-        self._accusations: dict[int, Accusation] = {}  # by accuser, in the order in which they came
-        self._accused_at = 0.0  # the first time
-
-    def heard(self, rank: int, message: Broken, now: float) -> None:
-        """Take note of what `rank` says."""
-        match message:
-            case Broken(cause, None):
-                self._evidence = self._evidence or (rank, cause)
-            case Broken(cause, int(blamed)):
-                if not self._accusations:
-                    self._accused_at = now
-                self._accusations.setdefault(rank, Accusation(blamed, cause))
-
-    def verdict(self, now: float) -> tuple[int, str] | None:
-        """The rank that failed and how; None while there is hope."""
-        if self._evidence:
-            return self._evidence
-        if self._accusations and now >= self._accused_at + GRACE_S:
-            return most_accused(self._accusations)
-        return None
-
-
 OPERATIONS = 1024
 """Of so many the calls are kept, to be compared: more than ranks that wait for each other can be apart."""
 
@@ -121,8 +96,6 @@ class Hub:
     come_by : when ranks that have not come are lost
     obituary : called with the rank that has hung up, says how it ended
     absence : says who has not come, of so many
-    owing : ranks that others wait for in an exchange
-    begin : called with the numbers of a new group, before it hears of itself
     report : called with what ranks report, with None once all ranks are there, with the verdict
     mine : the rank in whose process this is; it makes no group without it, but ends
     without : numbers of ranks that have failed; given to a hub that takes the place of one that is gone: all it does at
@@ -137,15 +110,12 @@ class Hub:
         *,
         obituary: Callable[[int], str] = lambda rank: CUT,
         absence: Callable[[Collection[int]], str] = lambda missing: f"ranks {sorted(missing)} have not come",
-        owing: Callable[[], set[int]] = set,
-        begin: Callable[[Sequence[int]], None] = lambda numbers: None,
         report: Callable[[tuple[int, Json] | RunFailed | None], None] = lambda news: None,
         mine: int = 0,
         without: Collection[int] | None = None,
     ) -> None:
         self.say, self._come_by, self._mine, self._ended = say, come_by, mine, False
-        self._obituary, self._absence, self._owing = obituary, absence, owing
-        self._begins, self._report = begin, report
+        self._obituary, self._absence, self._report = obituary, absence, report
         self.present: set[int] = set()
         """Numbers of ranks, in the group or not, that are connected."""
         self._behind: dict[int, RunFailed] = {}  # who was left out of a group -> the verdict before that
@@ -164,8 +134,10 @@ class Hub:
         """Those that have not come yet; after a verdict those whose connections have ended, though they may live."""
         self._out: set[int] = {*(without or ())}  # who does not go on after the verdict
         self._wanting: dict[int, float] = {}  # who wants to go on -> until when it waits for the others
-        self._detector = FailureDetector()
         # from here on by rank
+        self._evidence: tuple[int, str] | None = None  # who has failed and how, by itself
+        self._accusations: dict[int, Accusation] = {}  # by accuser, in the order in which they came
+        self._accused_at = 0.0  # the first time
         self._left: set[int] = set()
         self._dead_nics: list[str] = []
         self._renewing = False
@@ -175,6 +147,7 @@ class Hub:
         self._calls: dict[int, dict[int, str]] = {}  # operation -> rank -> what it has called
         self.differ: dict[int, dict[int, str]] = {}
         """Of these, the operations whose calls differ."""
+        self._shares: dict[int, dict[int, Json]] = {}  # exchange -> rank -> its value
 
     @property
     def over(self) -> bool:
@@ -191,8 +164,13 @@ class Hub:
         """Numbers of ranks of the group that are there and have not left."""
         return (self.present & {*self.numbers}) - {self.numbers[rank] for rank in self._left}
 
+    @property
+    def watches(self) -> bool:
+        """Whether something may be due although nobody says anything."""
+        return bool(self.awaited or self.failed or self._accusations or self._late)
+
     def take(self, number: int, message: FromRank | Joined | Gone, now: float) -> None:
-        """What a rank has said, or what has become of its connection."""
+        """What a rank has said, or what has become of its connection. MessageError for what it cannot have said."""
         if isinstance(message, Gone):
             if number in self.staying and number != self._mine:
                 self.awaited.add(number)
@@ -219,9 +197,12 @@ class Hub:
             case Report(value):
                 self._report((rank, value))
             case Gone() if rank not in self._left:
-                self._detector.heard(rank, Broken(self._obituary(rank)), now)
-            case Broken():
-                self._detector.heard(rank, message, now)
+                self._evidence = self._evidence or (rank, self._obituary(rank))
+            case Broken(cause, None):
+                self._evidence = self._evidence or (rank, cause)
+            case Broken(cause, int(blamed)):
+                self._accused_at = self._accused_at if self._accusations else now
+                self._accusations.setdefault(rank, Accusation(blamed, cause))
             case Left():
                 self._left.add(rank)
             case LostNics(nics, back):
@@ -230,6 +211,8 @@ class Hub:
                 if (news or back) and not self._renewing:
                     self._renewing, self._halted = True, {}
                     self.say(self.numbers, Halt())
+            case Share(turn, value):
+                self._share(rank, turn, value)
             case Halted(operation):
                 self._halted[rank] = operation
                 if self._renewing and len(self._halted) == len(self.numbers):
@@ -248,9 +231,18 @@ class Hub:
                 if len(set(calls.values())) > 1:
                     self.differ[operation] = calls
 
+    def _share(self, rank: int, turn: int, value: Json) -> None:
+        shares = self._shares.setdefault(turn, {})
+        if rank in shares:
+            raise MessageError(f"a second value in exchange {turn}")
+        shares[rank] = value
+        if len(shares) == len(self.numbers):
+            del self._shares[turn]
+            self.say(self.numbers, SharedValues(turn, [shares[each] for each in range(len(shares))]))
+
     def look(self, now: float) -> None:
         """What is due although nobody says anything."""
-        found = None if self.failed else self._detector.verdict(now) or self._differing() or self._latest(now)
+        found = None if self.failed else self._evidence or self._lost(now) or self._differing() or self._latest(now)
         if not self.failed and not found and self.awaited and now > self._come_by:
             found = self.numbers.index(min(self.awaited)), f"not there: {self._absence(self.awaited)}"
             self.awaited = set()
@@ -269,6 +261,10 @@ class Hub:
         self._report(self.failed)
         others = [number for number in reversed(self.numbers) if number not in self._out]
         self.say([*self._out, *others] if rank else self.numbers[::-1], self.failed)
+
+    def _lost(self, now: float) -> tuple[int, str] | None:
+        """By what others say, once all that notice it have had the time to say so."""
+        return most_accused(self._accusations) if self._accusations and now >= self._accused_at + GRACE_S else None
 
     def _differing(self) -> tuple[int, str] | None:
         """Of ranks that called different things, who is to blame: who closed; else who called what the fewest did.
@@ -302,7 +298,8 @@ class Hub:
             return silent[0], f"no sign of life; elsewhere: {self._late.cause}"
         if behind:
             return min(behind), f"has not come to operation {first}; elsewhere: {self._late.cause}"
-        return min(self._owing(), default=0) if self._late.peer is None else self._late.peer, self._late.cause
+        owing = {rank for shares in self._shares.values() for rank in range(len(self.numbers)) if rank not in shares}
+        return min(owing, default=0) if self._late.peer is None else self._late.peer, self._late.cause
 
     # --- who goes on -------------------------------------------------------------------------------------------------
 
@@ -337,7 +334,6 @@ class Hub:
         if self.failed and not self.follows:
             self._behind.update({number: self.failed for number in self.numbers if number not in going})
         self._begin(going)
-        self._begins(going)
         self.say(told, Regroup(going, []))
 
 

@@ -187,21 +187,6 @@ def pace_of(layout: Layout, most: int, segment_bytes: int, paced: bool) -> Pace:
     return Pace(window, SUSPECT_S * longer, GRACE_S * longer)
 
 
-class Operation:
-    """One operation, as whoever starts it sees it."""
-
-    def __init__(self, links: Links, program: NativeProgram) -> None:
-        self._links, self._program = links, program
-
-    def serve(self, until: float) -> None:
-        """One wait, and what peers ask."""
-        self._links.poll(until)
-
-    def landings(self) -> dict[int, float]:
-        """When each transfer that this rank received has landed and been folded."""
-        return self._program.landings()
-
-
 class Links:
     """Those of the rank of `control`, none at first; made by `connect`, on all ranks at the same time.
 
@@ -347,20 +332,20 @@ class Links:
         parts: Any = None,
         at: int = 0,
         mean: int = 0,
-        start: Callable[[Operation], None] | None = None,
+        start: Callable[[Callable[[float], object]], None] | None = None,
     ) -> None:
         """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
 
         parts : of the buffer's kind; what is sent is read from here: to rank p the p-th part, as long as the transfer
         at : where in the plan's buffer this one begins, bytes: no row touches anything else
         mean : so many ranks' average is wanted, in host memory: their sum is divided
-        start : called once all is ready, before the first byte is sent
+        start : called once all is ready, before the first byte is sent, with `poll`
         """
         self._injector = self._injector_of() if self._strikes or self._healing else None
         if self._hardware or self._injector:  # others do not ask what has been sent
             self._before = self._sent()
         if start:
-            start(Operation(self, program))
+            start(self.poll)
         call, wires = program.call, self._wires
         call.buffer, call.parts = address_of(buffer) - at, None if parts is None else address_of(parts)
         call.type, call.op, call.sign = NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign
@@ -478,11 +463,11 @@ class Links:
         what = "no progress for" if self._moving else "not done within"
         raise PeerLateError(None if missing.peer == NONE else missing.peer, f"{what} {within_s:.3g} s: {text}")
 
-    def poll(self, until: float) -> None:
-        """Between operations: one wait, no longer than `until`, and what peers ask."""
+    def poll(self, until: float) -> bool:
+        """Between operations: one wait, no longer than `until`, and what peers ask; whether they have asked."""
         now = time.monotonic()
         until = min(until, self._tend(now))
-        self._lib.optcc_serve(self._engine, 0)
+        asked = bool(self._lib.optcc_serve(self._engine, 0))
         wait = min(until - now, self._nap_s)
         self._nap_s = min(2 * self._nap_s, LONG_NAP_S)
         if select.select([self._control], [], [], max(0.0, wait))[0]:
@@ -490,6 +475,7 @@ class Links:
             self._control.check()
         if self._injector:
             self._injector.tend()
+        return asked
 
     # --- what has happened -------------------------------------------------------------------------------------------
 

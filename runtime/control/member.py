@@ -35,11 +35,11 @@ from optcc.runtime.control.connecting import (
     RefusedError,
     prepare,
 )
+from optcc.runtime.control.door import Door, listening
 from optcc.runtime.control.judgement import GRACE_S, HUB, CallHub, JoinGroup, Missed, OpenHub, ShutDoor, go_on
-from optcc.runtime.control.links import Links, Operation
+from optcc.runtime.control.links import Links
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
-from optcc.runtime.control.router import Door, listening
 from optcc.runtime.control.transports import arena_for
 from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Op
@@ -305,6 +305,7 @@ class Ties:
         """What the hub says, if it lives, of this rank, whose connection with it has ended."""
         end, hub = time.monotonic() + self.limit_s, self.hub
         self.hub = HUB
+        self.control.hang_up(0.0)  # half a message may have been its end: the hub is to notice
         while self.doors and time.monotonic() < end:
             try:
                 if self.hub != hub:
@@ -376,9 +377,10 @@ What is slow for another reason costs a message for each rank and operation."""
 CALLS = 4096
 """So many calls are remembered, for ranks that ask later: more than a rank may be ahead of another."""
 
-TICK_S = 0.02
-"""Seconds between two polls of the wires while no operation runs. A peer's question waits this long for its answer,
-which is less than every timeout (`timeouts`)."""
+TICK_S, IDLE_S, SLOWER = 0.02, 0.25, 1.1
+"""Seconds between two looks at the wires while no operation runs: a peer's question waits so long for its answer. Each
+pause is longer by this factor, up to the second, while nobody asks anything; from the first question on it is the first
+again. So a rank costs less than a thousandth of a core after two seconds in which nothing is called."""
 
 
 class Turn:
@@ -605,12 +607,12 @@ class Member:
         parts: Any = None,
         at: int = 0,
         mean: int = 0,
-        start: Callable[[Operation], None] | None = None,
+        start: Callable[[Callable[[float], object]], None] | None = None,
     ) -> None:
         """The collective itself, as `Links.run`; within a turn."""
         sign = sign_of(self._called[self.operation])
         self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, at=at, mean=mean, start=start)
-        self._tell_notes()
+        self.tell_notes()
 
     def tune_gpu(self, tuning: GpuTuning) -> None:
         """For wires that are made from now on."""
@@ -651,10 +653,6 @@ class Member:
     def sent(self) -> dict[str, int]:
         """As `Links.sent`."""
         return self._links.sent()
-
-    def gather_notes(self) -> None:
-        """Have `on_notes` called with what has been noted since."""
-        self._tell_notes()
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -754,31 +752,34 @@ class Member:
                 self._links.close()
                 return
 
-    def _look(self, until: float) -> None:
-        """One wait, no longer than `until`, and what has come by then."""
+    def _look(self, until: float) -> bool:
+        """One wait, no longer than `until`, and what has come by then; whether peers have asked."""
         if self._links.up and not self.failed:
-            self._links.poll(until)
-        else:
-            left = max(0.0, until - time.monotonic())
-            select.select([self._control], [], [], None if left == math.inf else left)
+            return self._links.poll(until)
+        left = max(0.0, until - time.monotonic())
+        select.select([self._control], [], [], None if left == math.inf else left)
         self._control.check()
+        return False
 
     def _tend(self) -> None:
         """Between operations; and what is due during one that takes long, be it planned or run."""
-        seen, ask_at = 0, math.inf
-        while not self._stop.wait(TICK_S):
+        seen, ask_at, pause_s = 0, math.inf, TICK_S
+        while not self._stop.wait(pause_s):
+            pause_s = min(SLOWER * pause_s, IDLE_S)
             if self._lock.acquire(blocking=False):
                 try:
                     if not self._stop.is_set() and not self.failed:
                         with contextlib.suppress(RankFailedError), self._guarded():
-                            self._look(-math.inf if self._links.up else time.monotonic())
-                            self._tell_notes()
+                            if self._look(-math.inf) or self.operation != seen:
+                                pause_s = TICK_S
+                            seen = self.operation
+                            self.tell_notes()
                 finally:
                     self._lock.release()
             elif self.failed:
                 pass
             elif self.operation != seen:
-                seen, ask_at = self.operation, time.monotonic() + ASK_S
+                seen, ask_at, pause_s = self.operation, time.monotonic() + ASK_S, TICK_S
             elif self._on_renew and time.monotonic() > ask_at:  # who has plans that stay makes calls that cannot differ
                 ask_at = math.inf
                 with contextlib.suppress(HubLostError):  # the operation finds out by itself
@@ -819,7 +820,8 @@ class Member:
 
     # --- what is noted -----------------------------------------------------------------------------------------------
 
-    def _tell_notes(self) -> None:
+    def tell_notes(self) -> None:
+        """Have `on_notes` called with what has been noted since."""
         notes = self._links.notes()
         if notes:
             self._on_notes(self._nics.read(notes, self._links.layout) if self._on_renew else notes)

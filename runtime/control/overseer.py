@@ -1,36 +1,64 @@
-"""The hub of a job's ranks, at work: what `judgement.Hub` decides, with sockets, a thread and a clock. For a command
-that wants calls made, it hands on what ranks are to do, and what they report."""
+"""The hub of a job's ranks, at work: what `judgement.Hub` decides, with sockets, a thread and a clock.
+
+It hands on what ranks say, and never waits for one of them: its thread has an event loop (asyncio's streams do the
+reading, writing and waiting), so messages are relayed whatever the process does meanwhile. For a command that wants
+calls made, it also hands on what ranks are to do, and what they report.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
 import math
 import socket
 import threading
 import time
-from collections.abc import Callable, Collection, Sequence
-from queue import Empty, SimpleQueue
-from typing import Any
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from concurrent.futures import Future
+from functools import partial
+from queue import SimpleQueue
+from typing import Any, NamedTuple
 
-from optcc.runtime.codec import Json
-from optcc.runtime.control.connecting import Address
+from optcc.runtime.codec import Json, MessageError, decode, encode
+from optcc.runtime.control.connecting import (
+    TAG_BYTES,
+    TAMPERED,
+    Address,
+    Seal,
+    TamperedError,
+    framed,
+    prepare,
+    read_frame,
+)
+from optcc.runtime.control.door import Admission, Door, listening
 from optcc.runtime.control.judgement import CUT, Hub, has_closed
 from optcc.runtime.control.rendezvous import Membership, listening_address
-from optcc.runtime.control.router import Door, Heard, Router
 from optcc.runtime.errors import RankFailedError, TransportError
+from optcc.runtime.forks import own
 from optcc.runtime.messages import (
+    FRAME_LIMIT,
+    FROM_RANK,
+    PARCEL,
+    AskTime,
+    Broken,
     FromRank,
     Gone,
     Joined,
     RankJournal,
     RunFailed,
     Saw,
+    Time,
+    ToRank,
 )
 
 log = logging.getLogger(__name__)
 
 FAREWELL_S = 3.0
 """For ranks to report the verdict, or to leave, before they are left alone or killed."""
+
+FLUSH_S = 1.0
+"""At the end, for what has been said to leave."""
 
 LOOK_S = 0.1
 """Between two looks at what is due although nobody says anything."""
@@ -39,12 +67,26 @@ ASKERS = 64
 """Ranks are asked at the same time whether they live, at most."""
 
 
+class _Line(NamedTuple):
+    """What is written to a rank by, and sealed with."""
+
+    writer: asyncio.StreamWriter
+    seal: Seal
+
+
+def _unheard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What nobody has waited for. That a rank's connection was reset is not news: it is `Gone`."""
+    if not isinstance(context.get("exception"), ConnectionError):
+        loop.default_exception_handler(context)
+
+
 class Overseer:
-    """A hub with a thread of its own, in a rank's process or a command's. It ends when all ranks have left or gone.
+    """A hub with a thread of its own, in a rank's process or a command's. It ends when all ranks have left or gone, and
+    leaves no thread, socket or task.
 
-    Ranks have `within_s` seconds to come.
+    Ranks come through `door`, where there is one, or are connected by `attach`; they have `within_s` seconds.
 
-    door : where it listens for ranks that others start; None: nowhere, all come by `attach`
+    door : where it listens for ranks that others start; its port 0: any that is free, see `address`
     obituary : called with a rank that has hung up, says how it ended; None: nobody knows
     commands : it is a command's, which reads `news`, and says itself what has failed
     lives : whether the process of one that is not connected is there, as far as can be told; called from several
@@ -65,32 +107,34 @@ class Overseer:
         **follows: Any,
     ) -> None:
         try:
-            self._board = Router(ranks, door, () if follows else None)
+            self._listener = (door.listener or listening(door.host, door.port)) if door else None
         except OSError as error:
-            where = f"{door.host}:{door.port}" if door else "a pair of sockets"
+            where = f"{door.host}:{door.port}" if door else ""
             raise TransportError(f"cannot listen for ranks at {where}: {error}") from error
-        self._ranks, self._within_s, self._commands = range(ranks), within_s, commands
-        self._job = door.job if door else "a job"
+        self._listening: Address | None = self._listener.getsockname()[:2] if self._listener else None
+        self._ranks, self._door, self._within_s, self._commands = range(ranks), door, within_s, commands
         self.news: SimpleQueue[tuple[int, Json] | RunFailed | None] = SimpleQueue()
         """What ranks report, with the rank; None once all ranks are there; the verdict."""
+        self.lives = lives
         self._journals: dict[int, RankJournal] = {}
         self._saw: dict[int, str] = {}
-        self._asked_at = 0.0
-        self.lives = lives
         self._failed_at = 0.0
         self.hub = Hub(
             numbers or self._ranks,
-            self._board.send,
+            self.say,
             time.monotonic() + within_s,
             obituary=obituary,
             absence=self._absence,
-            owing=self._board.owing,
-            begin=self._board.begin,
             report=self._note,
             **follows,
         )
-        self._gone = threading.Event()
-        self._thread = threading.Thread(target=self._oversee, name="optcc overseer", daemon=True)
+        self._lines: dict[int, _Line] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._asking = self._leaving = False
+        self._ready: Future[None] = Future()
+        self._thread = threading.Thread(target=self._run, name="optcc hub", daemon=True)
+
+    # --- from any thread ---------------------------------------------------------------------------------------------
 
     @classmethod
     def open(cls, membership: Membership, interface: str | None, within_s: float, **how: Any) -> Overseer:
@@ -102,26 +146,48 @@ class Overseer:
 
     def start(self) -> Overseer:
         """Listens, and is at work."""
-        self._board.__enter__()
-        self._thread.start()
+        try:
+            self._thread.start()
+            self._ready.result()
+        except BaseException:
+            if self._listener:
+                self._listener.close()
+            raise
         return self
 
     @property
     def address(self) -> Address:
         """Where it listens. Only of a hub with a door."""
-        assert self._board.address
-        return self._board.address
+        assert self._listening
+        return self._listening
 
     def attach(self, rank: int) -> socket.socket:
         """A rank's end of a connection of its own, for its process to inherit; nobody else can get at it.
 
-        For `Control`. Close it once the process has started, so that its end is noticed.
+        For `Control`. Close it once the process has started, so that its end is noticed. The rank has joined once it
+        says a word.
         """
-        return self._board.attach(rank)
+        ours, theirs = socket.socketpair()  # theirs is what a child is to keep
+        own(ours)
+
+        async def start() -> None:
+            reader, writer = await asyncio.open_unix_connection(sock=ours)
+            self._spawn(self._serve(rank, reader, writer, Seal(), Seal()))
+
+        try:
+            asyncio.run_coroutine_threadsafe(start(), self._loop).result()
+        except BaseException:
+            ours.close()
+            theirs.close()
+            raise
+        return theirs
 
     def ship(self, data: bytes) -> None:
         """Send all ranks that are there a payload, without waiting; they take it by `Member.parcel`, in order."""
-        self._board.ship(self._ranks, data)
+        if len(data) >= FRAME_LIMIT:
+            raise TransportError(f"{len(data)} bytes in one payload, fewer than {FRAME_LIMIT} can be sent")
+        for rank in self._ranks:
+            self._call(partial(self._write, rank, PARCEL + data))
 
     def come(self, count: int, within_s: float) -> bool:
         """Whether so many ranks are there, waiting for it for so long at most."""
@@ -141,51 +207,99 @@ class Overseer:
 
     def leave(self) -> None:
         """For the process that it is in: waits a moment until all ranks have left, then hangs up."""
-        self._gone.set()
+        self._leaving = True
+        self._call(self._stir)
         self._thread.join(2 * FAREWELL_S)
 
-    def _oversee(self) -> None:
-        hub = self.hub
+    def _call(self, what: Callable[[], object]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed already
+            self._loop.call_soon_threadsafe(what)
+
+    # --- in the hub's thread -----------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
         try:
-            end = math.inf
-            while not hub.over and time.monotonic() < end:
-                for rank, message in self._hear(LOOK_S):
-                    self._take(rank, message)
-                now = time.monotonic()
-                hub.look(now)
-                if hub.failed and now > self._asked_at + LOOK_S:
-                    self._asked_at = now
-                    for number in self._dead(sorted(hub.awaited)):
-                        hub.dead(number, now)
-                if self._gone.is_set():
-                    end = min(end, time.monotonic() + FAREWELL_S)
-            if not hub.failed and hub.staying:  # nobody tells them anything any more
-                hub.fail(0, has_closed(0))
+            asyncio.run(self._main())
+        except OSError as error:  # no descriptors left for the loop
+            self._ready.set_exception(error)
+
+    async def _main(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._inbox: asyncio.Queue[tuple[int, FromRank | Joined | Gone] | None] = asyncio.Queue()
+        self._loop.set_exception_handler(_unheard)
+        if self._door and self._listener:
+            admission = Admission(self._listener, self._door, len(self._ranks), self._lines, self._admit)
+            self._spawn(admission.run())
+        self._ready.set_result(None)
+        try:
+            await self._oversee()
+            if not self.hub.failed and self.hub.staying:  # nobody tells them anything any more
+                self.hub.fail(0, has_closed(0))
         except Exception:
-            log.exception("the overseer of %s ended", self._job)
-        finally:
-            self._board.__exit__()
+            log.exception("the hub of %s ended", self._door.job if self._door else "a job")
+        await asyncio.gather(*[self._hang_up(line.writer) for line in self._lines.values()])
 
-    def _dead(self, numbers: list[int]) -> list[int]:
-        """Which of these do not live, asked side by side: one whose machine says nothing has its asker wait."""
-        dead: list[int] = []
+    async def _oversee(self) -> None:
+        """Tell the hub what happens, until it ends."""
+        hub, end = self.hub, math.inf
+        while not hub.over and time.monotonic() < end:
+            heard = None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(LOOK_S if hub.watches or self._leaving else None):
+                    heard = await self._inbox.get()
+            if heard:
+                self._take(*heard)
+            hub.look(time.monotonic())
+            if hub.failed and hub.awaited and not self._asking:
+                self._asking = True
+                threading.Thread(target=self._ask, args=(sorted(hub.awaited),), daemon=True).start()
+            if self._leaving:
+                end = min(end, time.monotonic() + FAREWELL_S)
 
-        def ask(some: list[int]) -> None:
-            dead.extend(number for number in some if not self.lives(number))
+    def _stir(self) -> None:
+        """Have it look."""
+        self._inbox.put_nowait(None)
 
-        askers = [
-            threading.Thread(target=ask, args=(numbers[first::ASKERS],), name="optcc asks who lives", daemon=True)
-            for first in range(min(ASKERS, len(numbers)))
+    def _take(self, rank: int, message: FromRank | Joined | Gone) -> None:
+        match message:
+            case RankJournal():
+                self._journals[rank] = message
+            case Saw(text):
+                self._saw[rank] = text
+        try:
+            self.hub.take(rank, message, time.monotonic())
+        except MessageError as error:
+            self._nonsense(rank, error)
+
+    def _nonsense(self, rank: int, error: MessageError) -> None:
+        log.warning("rank %d has sent nonsense: %s", rank, error)
+        cause = TAMPERED if isinstance(error, TamperedError) else f"has sent nonsense: {error}"
+        self._inbox.put_nowait((rank, Broken(cause)))
+        self._inbox.put_nowait((rank, Gone()))
+
+    def _ask(self, numbers: Sequence[int]) -> None:
+        """Which of these do not live, in threads of their own, side by side: one whose machine says nothing has its
+        asker wait."""
+
+        def ask(some: Sequence[int]) -> None:
+            for number in some:
+                if not self.lives(number):
+                    self._call(partial(self.hub.dead, number, time.monotonic()))
+
+        askers = [threading.Thread(target=ask, args=(numbers[first::ASKERS],), daemon=True) for first in range(ASKERS)][
+            : len(numbers)
         ]
         for asker in askers:  # no pool: those of the standard library take nothing once the main thread has ended
             asker.start()
         for asker in askers:
             asker.join()
-        return sorted(dead)
+        time.sleep(LOOK_S)
+        self._asking = False
+        self._call(self._stir)
 
     def _absence(self, missing: Collection[int]) -> str:
         names = ", ".join(map(str, sorted(missing)[:8])) + (", ..." if len(missing) > 8 else "")
-        where = "to {}:{} ".format(*self._board.address) if self._board.address else ""
+        where = "to {}:{} ".format(*self._listening) if self._listening else ""
         return f"{len(missing)} of {len(self._ranks)} ranks have not come {where}within {self._within_s:.3g} s: {names}"
 
     def _note(self, news: tuple[int, Json] | RunFailed | None) -> None:
@@ -196,20 +310,59 @@ class Overseer:
                 log.log(level, "%s", RankFailedError(news.rank, news.cause))
         self.news.put(news)
 
-    def _hear(self, timeout_s: float) -> list[Heard]:
-        """What ranks have said within the timeout, or had said before."""
-        heard: list[Heard] = []
-        try:
-            heard.append(self._board.inbox.get(timeout=timeout_s))
-            while True:
-                heard.append(self._board.inbox.get_nowait())
-        except Empty:
-            return heard
+    # --- connections -------------------------------------------------------------------------------------------------
 
-    def _take(self, rank: int, message: FromRank | Joined | Gone) -> None:
-        match message:
-            case RankJournal():
-                self._journals[rank] = message
-            case Saw(text):
-                self._saw[rank] = text
-        self.hub.take(rank, message, time.monotonic())
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _admit(
+        self, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, of_rank: Seal, of_hub: Seal
+    ) -> None:
+        """A rank that others have started."""
+        prepare(writer.get_extra_info("socket"))
+        self._inbox.put_nowait((rank, Joined()))
+        await self._serve(rank, reader, writer, of_rank, of_hub)
+
+    async def _serve(
+        self, rank: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, of_rank: Seal, of_hub: Seal
+    ) -> None:
+        """A rank's connection up to its end."""
+        self._lines[rank] = _Line(writer, of_hub)
+        try:
+            while True:
+                message = decode(of_rank.unseal(await read_frame(reader, FRAME_LIMIT + TAG_BYTES)), FROM_RANK)
+                if isinstance(message, AskTime):
+                    self._write(rank, encode(Time(message.turn, time.monotonic())))
+                else:
+                    self._inbox.put_nowait((rank, message))
+        except MessageError as error:
+            self._nonsense(rank, error)
+            with contextlib.suppress(OSError):
+                while await reader.read(1 << 16):
+                    pass  # it is believed no more, and still told the verdict
+        except (OSError, asyncio.IncompleteReadError):
+            self._inbox.put_nowait((rank, Gone()))
+        finally:
+            del self._lines[rank]
+            writer.close()
+
+    def say(self, ranks: Iterable[int], message: ToRank) -> None:
+        """Say something to some ranks; one that is gone hears nothing."""
+        data = encode(message)
+        if len(data) > FRAME_LIMIT:
+            raise MessageError(f"{len(data)} bytes in one message, at most {FRAME_LIMIT} can be sent")
+        for rank in ranks:
+            self._write(rank, data)
+
+    def _write(self, rank: int, data: bytes) -> None:
+        line = self._lines.get(rank)
+        if line and not line.writer.is_closing():
+            line.writer.write(framed(line.seal.seal(data)))
+
+    async def _hang_up(self, writer: asyncio.StreamWriter) -> None:
+        writer.close()
+        with contextlib.suppress(OSError, TimeoutError):
+            await asyncio.wait_for(writer.wait_closed(), FLUSH_S)
+        writer.transport.abort()

@@ -18,7 +18,7 @@ from optcc.errors import InputError, OptccError
 from optcc.runtime.control.channel import Clock, Control, by_the_hub
 from optcc.runtime.control.connecting import HubLostError
 from optcc.runtime.control.job import LOCAL, Assignment
-from optcc.runtime.control.links import Hardware, Operation
+from optcc.runtime.control.links import Hardware
 from optcc.runtime.control.member import Member
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import demand_one_machine, this_machine
@@ -155,13 +155,13 @@ class Runner:
             values = memory.staging(self._buffer)
             fill(values, rank=member.rank, ranks=job.ranks, op=self._reduction.fold)
             memory.load(self._buffer, values)
-            member.run(self._programs[call.algorithm], self._buffer, self._reduction.fold, start=self._begin)
+            program = self._programs[call.algorithm]
+            member.run(program, self._buffer, self._reduction.fold, start=self._begin)
             if self._reduction.mean:  # one rounding, the same on every rank
                 memory.divide(self._buffer, job.ranks)
             memory.wait()
             end, cpu = time.monotonic(), time.process_time() - self._cpu_s
-            landed = self._begun.landings() if call.timed else {}
-            del self._begun
+            landed = program.landings() if call.timed else {}
             notes = self._take_notes()
             self._hardware.remember(call.strikes, notes)
             ran = by_the_hub(Ran(self._begun_s, end, cpu, member.sent(), notes, landed), self._clock)
@@ -169,21 +169,20 @@ class Runner:
             member.exchange(None)  # to look takes processor time that others may still need
             return {"ran": ran, "exact": is_exact(memory.unload(self._buffer), self._expected)}
 
-    def _begin(self, run: Operation) -> None:
+    def _begin(self, serve: Callable[[float], object]) -> None:
         """All is ready here: wait until it is everywhere, and for a moment by rank 0's clock."""
         clock = self._clock
         self.member.exchange(None)
         at = clock.here(self.member.exchange(clock.hub(time.monotonic()))[0]) + LEAD_S
         while time.monotonic() < at - PUNCTUAL_S:
-            run.serve(at - PUNCTUAL_S)
+            serve(at - PUNCTUAL_S)
         while time.monotonic() < at:
             pass
-        self._begun = run
         self._begun_s, self._cpu_s = time.monotonic(), time.process_time()
         self._start_s = clock.hub(self._begun_s)
 
     def _take_notes(self) -> list[Note]:
-        self.member.gather_notes()
+        self.member.tell_notes()
         notes, self._notes[:] = list(self._notes), []
         return notes
 

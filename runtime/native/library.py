@@ -172,7 +172,7 @@ def declare(lib: Any) -> Any:
         ("optcc_progress", u64, pointer),
         ("optcc_wait", c_int, pointer, POINTER(Until)),
         ("optcc_run", c_int, pointer, pointer, POINTER(Call), POINTER(Until)),
-        ("optcc_serve", None, pointer, u64),
+        ("optcc_serve", c_int, pointer, u64),
         ("optcc_abandon", c_int, pointer, u64),
         ("optcc_done", None, pointer, POINTER(u32), POINTER(u32)),
         ("optcc_missing", None, pointer, POINTER(Missing)),
