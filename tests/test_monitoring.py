@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from optcc.reports.metrics import DIAGNOSIS, JOB, SERVICE
+from optcc.reports.metrics import DIAGNOSIS, JOB, PLUGIN, SERVICE
 from tests import recordings
 from tests.free_port import free_port
 from tests.serving import SMALL, running
@@ -72,8 +72,35 @@ FIRES: dict[str, tuple[str, str, list[tuple[dict[str, str], str]]]] = {
         [({"outcome": "cannot tell"}, "the evidence does not tell which NIC is slow")],
     ),
     "OptccDiagnosisOld": ("healthy", "25h", [({}, "the last diagnosis is 1d 1h 0m 0s old")]),
+    "OptccNcclNicLost": (
+        "NCCL",
+        "20m",
+        [({"host": "node3", "nic": "eth1"}, "eth1 of node3 is lost to a job; the job goes on over the others")],
+    ),
+    "OptccNcclNicComesAndGoes": (
+        "NCCL",
+        "20m",
+        [({"host": "node3", "nic": "eth2"}, "one job has lost eth2 of node3 3 times")],
+    ),
+    "OptccNcclLinkGivenUp": (
+        "NCCL",
+        "20m",
+        [({"host": "node4"}, "a job on node4 has no way left to another process: its NCCL ends with an error")],
+    ),
 }
 """Alert -> the recording that it fires on, when, and the labels and summaries that it has then."""
+
+
+NCCL = """\
+optcc_nccl_nic_up{host="node3",process="1",nic="eth1"} 1
+optcc_nccl_nic_up{host="node3",process="2",nic="eth1"} 0
+optcc_nccl_nic_up{host="node4",process="3",nic="eth1"} 1
+optcc_nccl_nic_lost_total{host="node3",process="1",nic="eth1"} 2
+optcc_nccl_nic_lost_total{host="node3",process="1",nic="eth2"} 3
+optcc_nccl_links_lost_total{host="node3",process="1"} 0
+optcc_nccl_links_lost_total{host="node4",process="3"} 1
+"""
+"""As processes with the plugin write them; `test_nccl_report` holds these names against what it writes."""
 
 
 def rules() -> dict[str, dict[str, Any]]:
@@ -92,12 +119,12 @@ def expressions() -> list[str]:
 
 def unknown(queries: list[str]) -> set[str]:
     """Names of metrics, or of labels, that the code does not have."""
-    known = {metric.name for metric in (*DIAGNOSIS, *JOB, *SERVICE)} | {"optcc_job"}
+    known = {metric.name for metric in (*DIAGNOSIS, *JOB, *SERVICE, *PLUGIN)} | {"optcc_job"}
     return {name for query in queries for name in NAME.findall(query)} - known
 
 
 def recorded(name: str) -> str:
-    return (FOLDER / f"{name}.prom").read_text()
+    return NCCL if name == "NCCL" else (FOLDER / f"{name}.prom").read_text()
 
 
 def by_series(recording: str) -> dict[tuple[str, ...], float]:
