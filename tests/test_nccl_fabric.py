@@ -107,7 +107,7 @@ def struck(built: Build, seed: int, *, calls: int = 0, messages: int = 1500, hos
      pytest.param([8, 8, 2, 1], 40, marks=pytest.mark.long)],
 )  # fmt: skip
 def test_bytes_are_right_with_any_numbers_of_nics(built: Build, nics: list[int], calls: int) -> None:
-    """Padded, odd and empty messages, and windows of CollNet; over InfiniBand and over Ethernet. A fork is provided for."""
+    """Padded, odd and empty messages, and windows of CollNet; over InfiniBand and over Ethernet; forks provided for."""
     roce = len(nics) != 3
     with fabric_of(len(nics), max(nics), roce=roce) as fabric:
         outcome = run(built, loopback(len(nics), 1), prefix=hosts_of(fabric, nics), calls=calls, seed=sum(nics),

@@ -144,7 +144,8 @@ def test_a_link_that_is_closed_counts_once(built: Build, tmp_path: Path) -> None
 def test_a_link_that_is_counted_twice_is_found(tmp_path: Path) -> None:
     source = copytree(ROOT / "native", tmp_path / "native")
     text = (source / "nccl/net.c").read_text(encoding="utf-8")
-    assert text.count(old := "                report_link_over(r->link);") == 1
+    old = "                report_link_over(r->link);"
+    assert text.count(old) == 1
     both = f"                report_link(r->link, used_now), {old.strip()}"
     (source / "nccl/net.c").write_text(text.replace(old, both), encoding="utf-8")
     (tmp_path / "m").mkdir()
