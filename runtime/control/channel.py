@@ -269,7 +269,7 @@ class Control:
         A connection that is closed while something is unread is reset, and what was said last may be lost with it.
         """
         end = time.monotonic() + within_s
-        with self._socket() as sock, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._socket() as sock:  # that takes a descriptor, of which none may be left
             sock.shutdown(socket.SHUT_WR)
             while (left := end - time.monotonic()) > 0 and self._wait(left) and sock.recv(1 << 16):
                 pass
