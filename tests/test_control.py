@@ -210,6 +210,20 @@ def test_half_a_message_is_not_waited_for_for_ever(length: int, said: bytes, mon
             control.check()
 
 
+def test_a_hub_that_was_found_anew_is_not_waited_for_for_ever() -> None:
+    """Nobody has said yet how long an exchange may take: the rest of a long message is awaited all the same."""
+    with opened(1) as hub, member(hub, limit_s=0.2) as control:
+        gather(hub, 10)
+        hub._call(lambda: hub._lines[0].writer.write(struct.pack("!i", ONE_PIECE_BYTES + 1) + b"{"))
+        with ThreadPoolExecutor() as pool:
+            done = pool.submit(parcel, control)
+            try:
+                with pytest.raises(HubLostError, match=r"the rest of a message has not come within 0\.2 s"):
+                    done.result(10)
+            finally:
+                hub._call(lambda: hub._lines[0].writer.close())
+
+
 @pytest.mark.parametrize("part", [2, 5])
 def test_a_rank_that_says_half_a_message_is_lost(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with star(2) as (_, members):

@@ -172,7 +172,7 @@ class Control:
     ) -> Control:
         """Find the hub at `address` and be let in as `rank` of `world`; tries until `within_s` have passed.
 
-        limit_s : afterwards, what the hub may take for a message that it reads
+        limit_s : afterwards, what the hub may take for a message that it reads; `patience_s` to begin with
 
         Raises RefusedError when the hub refuses or does not know the secret, HubLostError when none answers.
         """
@@ -198,6 +198,7 @@ class Control:
         connection = connect(address, within_s)
         try:
             control = cls(connection, rank, world, *introduce(connection, secret, Hello(job, rank, world, nonce())))
+            control.patience_s = limit_s
             with control._socket() as sock:
                 limit_waits(sock, limit_s)
             return control
