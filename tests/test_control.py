@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -208,6 +209,24 @@ def test_half_a_message_is_not_waited_for_for_ever(length: int, said: bytes, mon
         assert eventually(lambda: control._wait(0))
         with pytest.raises(HubLostError, match=r"the rest of a message has not come within 0\.2 s"):
             control.check()
+
+
+def test_a_long_message_may_come_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it comes: what takes the hub a while for one rank takes it a while for each."""
+    clock, message = [0.0], bytes(2 * ONE_PIECE_BYTES)
+
+    def look(reads: list[Any], _: Any, __: Any, left: float) -> tuple[list[Any], list[Any], list[Any]]:
+        """More comes after a second."""
+        clock[0] += min(left, 1.0)
+        return (reads if left >= 1.0 else []), [], []
+
+    monkeypatch.setattr(connecting, "select", SimpleNamespace(select=look))
+    monkeypatch.setattr(connecting, "os", SimpleNamespace(read=lambda fd, count: os.read(fd, min(count, 2048))))
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    ours, theirs = socket.socketpair()
+    with Connection(ours.detach()) as here, Connection(theirs.detach()) as there:
+        there.send_bytes(message)
+        assert connecting.read_message(here, len(message), 10.0) == message
 
 
 def test_a_hub_that_was_found_anew_is_not_waited_for_for_ever() -> None:

@@ -12,7 +12,6 @@ import secrets
 import select
 import socket
 import struct
-import time
 from collections.abc import Container
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -284,13 +283,12 @@ def decoded(data: bytes, allowed: tuple[type, ...]) -> Any:
 
 def read_message(connection: Connection, limit: int, within_s: float) -> bytes:
     """The bytes of the next message, at most `limit`, of which the first has come. Raises HubLostError where the
-    connection has ended, or the rest does not come; `within_s` : that of one which is not sent in one piece."""
+    connection has ended, or no more of it comes; `within_s` : for so long, where it is not sent in one piece."""
 
     def exactly(count: int, seconds: float) -> bytes:
-        data, end = bytearray(), time.monotonic() + seconds
-        while len(data) < count:
-            left = None if end == math.inf else max(0.0, end - time.monotonic())
-            if not select.select([connection], [], [], left)[0]:
+        data = bytearray()
+        while len(data) < count:  # all of it may take long: the hub may have as much to send to every rank
+            if not select.select([connection], [], [], None if seconds == math.inf else seconds)[0]:
                 raise HubLostError(f"lost the hub: the rest of a message has not come within {seconds:.3g} s")
             more = os.read(connection.fileno(), count - len(data))
             if not more:
