@@ -252,6 +252,21 @@ def test_a_rank_that_says_half_a_message_is_lost(part: int, monkeypatch: pytest.
             members[0].exchange(None)
 
 
+def test_a_hub_that_was_stopped_reads_what_has_come_before_it_names_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with star(2) as (hub, members):
+        monkeypatch.setattr(connecting, "SILENCE_S", 2.0)
+        data = framed(members[1]._ours.seal(encode(Share(1, "b"))))
+        os.write(members[1].fileno(), data[:6])
+        time.sleep(0.1)
+
+        def stopped() -> None:
+            os.write(members[1].fileno(), data[6:])
+            time.sleep(2.5)
+
+        hub._call(stopped)
+        assert members[0].exchange("a") == ["a", "b"]
+
+
 def test_the_rest_of_a_long_message_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its sender may have been stopped in the middle of it."""
     with star(2) as (_, members):

@@ -48,13 +48,20 @@ def rest_s(length: int) -> float | None:
 async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
     """The next message. Raises MessageError when it is longer than `limit`, IncompleteReadError at the end,
     TimeoutError where it has begun and does not go on."""
+
+    async def exactly(count: int, seconds: float | None) -> bytes:
+        try:
+            async with asyncio.timeout(seconds):
+                return await reader.readexactly(count)
+        except TimeoutError:  # this process may have been stopped itself: what has come meanwhile counts
+            async with asyncio.timeout(RETRY_S):
+                return await reader.readexactly(count)
+
     head = await reader.readexactly(1)
-    async with asyncio.timeout(SILENCE_S):
-        (length,) = struct.unpack("!i", head + await reader.readexactly(3))
+    (length,) = struct.unpack("!i", head + await exactly(3, SILENCE_S))
     if not 0 <= length <= limit:
         raise MessageError(f"a message of {length} bytes, at most {limit} are taken")
-    async with asyncio.timeout(rest_s(length)):
-        return await reader.readexactly(length)
+    return await exactly(length, rest_s(length))
 
 
 # Who wrote a message, and that it is the next one: a keyed tag on every message between a rank and the hub.
