@@ -51,6 +51,7 @@ from optcc.runtime.messages import (
     Broken,
     Halt,
     HasCalled,
+    Late,
     Renew,
     RunFailed,
     Saw,
@@ -170,6 +171,8 @@ def test_a_rank_that_hangs_up_has_failed() -> None:
         (encode(RunFailed(1, "x")), "unexpected kind of message 'RunFailed'"),
         (b"garbage", "7 bytes that are not JSON"),
         (encode(Share(1, None)) + b" ", "a second value in exchange 1"),
+        (encode(Broken("lost it", 2)), "of rank 2, where there are 2"),
+        (encode(Late(-1, "slow")), "of rank -1, where there are 2"),
     ],
 )
 def test_a_rank_that_talks_nonsense_has_failed(
