@@ -26,7 +26,6 @@ help:
 	@echo "make bench-torch     DDP steps with a slow link against native DDP (after make torch), table in docs/"
 	@echo "make bench-chunk     what a piece of a transfer costs the processor beside its bytes, table in docs/"
 	@echo "make bench-tcp       the native engine over TCP against one stream of iperf3, between network namespaces; needs root, table in docs/"
-	@echo "make bench-program   size and time of the exact program, table in docs/"
 	@echo "make bench-lab       achieved time over bound over queue pairs, in the lab's virtual time, table in docs/"
 	@echo "make bench-diagnosis  does optcc diagnose name the right NICs? table in docs/"
 	@echo "make bench-failure-planning  from a NIC's failure to the plan, beside planning from scratch, table in docs/"

@@ -192,7 +192,7 @@ CASES = [
 def main() -> int:
     asked = parser(__doc__, "bench-lab")
     asked.add_argument("--share", type=Path, default=Path("out/lab"), help="where plans and results are left")
-    asked.add_argument("--repeat", type=int, default=3, help="timed runs of each; now and then one is 1 % slower")
+    asked.add_argument("--repeat", type=int, default=3, help="timed runs of each; now and then one is 1 %% slower")
     asked.add_argument("--only", default="", help="cases whose name contains this; writes no page")
     asked.add_argument("--limit", type=int, default=2400, help="seconds for the whole lab")
     asked.add_argument("--resume", action="store_true", help="keep what an earlier run of the same plans has left")

@@ -400,6 +400,7 @@ def page(runs: Sequence[Ran], gbps: float, command: str) -> list[str]:
         f"Made by `{command}`: {NODES} nodes, network namespaces of one machine with {NICS} NICs of {gbps:g} Gb/s each",
         "(`tc tbf`), unmodified torch and NCCL, AllReduce of float32. Stock NCCL goes over its sockets; ours over TCP.",
         f"{next((run.about for run in runs if run.about), 'nothing ran')}.",
+        "Where there are fewer GPUs than nodes, these share them by MPS.",
         "",
         "## Times over the bound",
         "",

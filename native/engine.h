@@ -412,8 +412,8 @@ int optcc_shm_unlend(struct optcc_shm *shm, uint32_t region);
 /* What `peer` lends under that number is at `here` in this process. NULL: no more. */
 int optcc_shm_reach(struct optcc_shm *shm, uint32_t peer, uint32_t region, const void *here, uint64_t bytes);
 /* See whose memory this rank can read although it was not lent, once all have their engines: from now on it does.
- * OK and how many ranks; MEMORY, or BAD: there is no engine. */
-int optcc_shm_peek(struct optcc_shm *shm, uint32_t *peers);
+ * OK; MEMORY, or BAD: there is no engine. */
+int optcc_shm_peek(struct optcc_shm *shm);
 /* Payloads so far that others were to read where they lie: of lent memory; of other. */
 uint64_t optcc_shm_lent(const struct optcc_shm *shm);
 uint64_t optcc_shm_peeked(const struct optcc_shm *shm);

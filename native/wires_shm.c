@@ -859,9 +859,8 @@ int optcc_shm_reach(struct optcc_shm *s, uint32_t peer, uint32_t region, const v
     return OPTCC_OK;
 }
 
-int optcc_shm_peek(struct optcc_shm *s, uint32_t *peers)
+int optcc_shm_peek(struct optcc_shm *s)
 {
-    *peers = 0;
     if (!s->segment_bytes)
         return OPTCC_BAD;
     if (!s->copied && !(s->copied = aligned_alloc(LINE, in_lines(s->segment_bytes))))
@@ -869,10 +868,8 @@ int optcc_shm_peek(struct optcc_shm *s, uint32_t *peers)
     for (uint32_t i = 0; i < s->wires; i++) {
         const struct door *const door = &s->door[s->wire[i].peer];
         uint64_t word = 0;
-        if (peek(s, s->wire[i].peer, atomic_load(&door->word_at), &word, sizeof word) && word == atomic_load(&door->word)) {
+        if (peek(s, s->wire[i].peer, atomic_load(&door->word_at), &word, sizeof word) && word == atomic_load(&door->word))
             atomic_store(&s->one[i].in->peeks, 1);
-            *peers += s->wire[i].lane == 0;
-        }
     }
     return OPTCC_OK;
 }

@@ -6,11 +6,14 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 from optcc.runtime.control.channel import Control
+from optcc.runtime.control.connecting import Address
 from optcc.runtime.control.door import Door
 from optcc.runtime.control.overseer import Overseer
+from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.errors import RankFailedError
 from optcc.runtime.messages import Report, RunFailed
 
@@ -18,10 +21,14 @@ SECRET = b"a secret of a test, long enough"
 DOOR = Door("it", SECRET, "127.0.0.1", 0)
 
 
-def member(hub: Overseer, rank: int = 0, world: int = 1, **but: Any) -> Control:
+def place(address: Address, rank: int = 0, world: int = 1) -> Membership:
+    """Of a rank whose hub is there."""
+    return Membership(rank, world, address, "it", SECRET.decode())
+
+
+def member(hub: Overseer, rank: int = 0, world: int = 1, within_s: float = 10.0, **but: Any) -> Control:
     """A rank that joins; `but`: what it says differently."""
-    who: dict[str, Any] = {"job": "it", "secret": SECRET, "rank": rank, "world": world, "within_s": 10.0}
-    return Control.join(hub.address, **{**who, **but})
+    return Control.join(replace(place(hub.address, rank, world), **but), within_s)
 
 
 @contextlib.contextmanager
@@ -36,11 +43,11 @@ def opened(ranks: int, door: Door | None = DOOR, within_s: float = 300.0, **how:
 
 
 @contextlib.contextmanager
-def star(ranks: int, limit_s: float = 300.0, **settings: Any) -> Iterator[tuple[Overseer, list[Control]]]:
-    """A hub and its ranks, all in this process. `limit_s` : as of `Control.join`"""
+def star(ranks: int, **settings: Any) -> Iterator[tuple[Overseer, list[Control]]]:
+    """A hub and its ranks, all in this process."""
     with contextlib.ExitStack() as stack:
         hub = stack.enter_context(opened(ranks, **settings))
-        members = [stack.enter_context(member(hub, rank, ranks, limit_s=limit_s)) for rank in range(ranks)]
+        members = [stack.enter_context(member(hub, rank, ranks)) for rank in range(ranks)]
         gather(hub, 10)
         yield hub, members
 

@@ -596,10 +596,9 @@ class World:
 
     def shrunk(self, rank: Rank, start: float) -> None:
         took = self.now - max(start, rank.stopped_until if rank.stopped_until > start else start)
-        silent = any(
-            other.stopped and other.hub for other in self.ranks
-        )  # who waits for its word does so for JUDGING_S
-        if took > LIMIT_S + 3 * GRACE_S + (JUDGING_S if silent else 0):
+        stopped = any(other.stopped and other.hub for other in self.ranks)
+        # An answer may be under way at the end; a hub that was stopped may go on then, and the others begin again.
+        if took > LIMIT_S + (5 if stopped else 2) * GRACE_S:
             self.wrong.append(f"rank {rank.number} has waited {took:.1f} s in shrink")
 
     def run(self) -> list[str]:

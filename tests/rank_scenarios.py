@@ -293,10 +293,10 @@ def chance(text: str) -> None:
     def parts(step: int) -> None:
         color = random.Random(seed * STEPS + step).choice((0, 1))
         there = [number for number in numbers if number % 2 == color or comm.world < 4]
-        part = comm.split(0 if RANK in there else 1)
-        assert part
         mine = there if RANK in there else [number for number in numbers if number not in there]
         try:
+            part = comm.split(0 if RANK in there else 1)
+            assert part
             with part:
                 calls(part, step)
             say(happened="splits")

@@ -19,6 +19,7 @@ import pytest
 import optcc
 from optcc.errors import InputError
 from optcc.runtime.control.channel import Control
+from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.errors import GrowFailedError, RankFailedError
 from tests.communicators import WAIT_S, Ranks
 from tests.free_port import free_port
@@ -113,7 +114,7 @@ def test_one_that_dies_while_it_joins_costs_nothing() -> None:
     host, _, port = where.rpartition(":")
 
     def dies() -> None:
-        with Control.join((host, int(port)), job="optcc", secret=b"", rank=3, world=4, within_s=60):
+        with Control.join(Membership(3, 4, (host, int(port)), "optcc", ""), 60):
             pass
 
     with Ranks(3) as ranks:

@@ -59,7 +59,20 @@ from optcc.runtime.messages import (
     Shrink,
     ToRank,
 )
-from tests.control_star import DOOR, SECRET, eventually, gather, member, opened, parcel, star, together, verdict, works
+from tests.control_star import (
+    DOOR,
+    SECRET,
+    eventually,
+    gather,
+    member,
+    opened,
+    parcel,
+    place,
+    star,
+    together,
+    verdict,
+    works,
+)
 from tests.free_port import free_port
 
 
@@ -234,7 +247,7 @@ def test_a_long_message_may_come_slowly(monkeypatch: pytest.MonkeyPatch) -> None
 
 def test_a_hub_that_was_found_anew_is_not_waited_for_for_ever() -> None:
     """Nobody has said yet how long an exchange may take: the rest of a long message is awaited all the same."""
-    with opened(1) as hub, member(hub, limit_s=0.2) as control:
+    with opened(1) as hub, Control.join(place(hub.address, 0, 1), 10.0, 0.2) as control:
         gather(hub, 10)
         hub._call(lambda: hub._lines[0].writer.write(struct.pack("!i", ONE_PIECE_BYTES + 1) + b"{"))
         with ThreadPoolExecutor() as pool:
@@ -375,7 +388,7 @@ def test_a_reset_connection_that_nobody_waits_for_says_nothing(
 
 
 REFUSED = {
-    "wrong secret": ({"secret": b"another secret, long enough"}, "wrong secret"),
+    "wrong secret": ({"secret": "another secret, long enough"}, "wrong secret"),
     "foreign job": ({"job": "that"}, "this is job 'it', not 'that'"),
     "other world": ({"world": 3}, "this job has 2 ranks, not 3"),
     "rank too high": ({"rank": 2}, "rank 2 is not one of 0 to 1"),
@@ -604,14 +617,14 @@ def test_who_may_live_is_asked_side_by_side() -> None:
 def test_a_hub_that_is_not_there_is_not_waited_for_for_ever() -> None:
     address = ("127.0.0.1", free_port())
     with pytest.raises(HubLostError, match=r"no hub answers at 127.0.0.1:\d+ within 0.3 s: .*refused"):
-        Control.join(address, job="it", secret=SECRET, rank=0, world=1, within_s=0.3)
+        Control.join(place(address), 0.3)
 
 
 def test_ranks_may_come_before_the_hub() -> None:
     port = free_port()
     address = ("127.0.0.1", port)
     with ThreadPoolExecutor(1) as pool:
-        coming = pool.submit(Control.join, address, job="it", secret=SECRET, rank=0, world=1, within_s=10)
+        coming = pool.submit(Control.join, place(address), 10)
         time.sleep(0.2)
         with opened(1, replace(DOOR, port=port)) as hub, coming.result() as control:
             gather(hub, 10)
@@ -707,7 +720,7 @@ def attacked(victim: str, tamper: Tamper) -> Iterator[tuple[Overseer, list[Contr
         hub = stack.enter_context(opened(3))
         proxy = Proxy(stack, hub, victim, tamper)
         members = [stack.enter_context(member(hub, rank, 3)) for rank in (0, 2)]
-        through = Control.join(proxy.address, job="it", secret=DOOR.secret, rank=1, world=3, within_s=10.0)
+        through = Control.join(place(proxy.address, 1, 3), 10.0)
         members.insert(1, stack.enter_context(through))
         gather(hub, 10)
         yield hub, members, proxy

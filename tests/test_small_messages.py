@@ -257,8 +257,8 @@ def test_a_larger_size_helps_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> N
 
     found = search.candidates
 
-    def slowest(offers: Any, cluster: Cluster, bound: Bound, **costs: Any) -> list[search.Candidate]:
-        return found(offers, cluster, bound, **costs)[:: -1 if bound.nbytes == 1024 else 1]
+    def slowest(offers: Any, cluster: Cluster, bound: Bound, *costs: Any) -> list[search.Candidate]:
+        return found(offers, cluster, bound, *costs)[:: -1 if bound.nbytes == 1024 else 1]
 
     monkeypatch.setattr(search, "candidates", slowest)
     cluster = servers(8, dead=4)

@@ -187,7 +187,7 @@ def test_a_hub_that_sends_strangers_away_lives(monkeypatch: pytest.MonkeyPatch) 
         for _ in range(20):
             assert ties.lives(1)
             time.sleep(0.01)
-    assert not ties.lives(1)
+    assert eventually(lambda: not ties.lives(1))  # the last greeting may be unread
     ties.leave()
 
 

@@ -75,13 +75,13 @@ where the solver's tolerance has eaten up the one before.
 ENOUGH = 1.001
 """Of R for one pair of ranks, whatever its capacity."""
 MAX_ROUNDS = 60
-"""After these the program gives up: no cluster of docs/bench-program.md takes more than 2."""
+"""After these the program gives up: no cluster of which docs/bounds.md tells the time takes more than 2."""
 Floats = NDArray[np.float64]
 WHOLE_CUT_FLOWS = 400
 """Flows that are tried for sets that too little enters, a millisecond or so each; larger programs keep to single ranks.
 With half as many, fewer certificates of pods and GPUs bind every protocol."""
 LIMIT_S = 60.0
-"""Of one attempt; the largest of docs/bench-program.md takes two seconds."""
+"""Of one attempt; the largest of which docs/bounds.md tells the time takes two seconds."""
 COARSE_BITS, FINE_BITS = 30, 12
 """Flows of up to 2**(30 + 12): found in steps of 2**12 first, then what that leaves in steps of 1."""
 KEPT = 8

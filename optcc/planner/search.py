@@ -197,20 +197,16 @@ def _as_is(candidate: Candidate, cluster: Cluster, nbytes: int, costs: Costs) ->
     return replace(candidate, time_s=slower_s(candidate.recipe.lower(cluster, nbytes), costs), merged=False)
 
 
-DRAWS = (101, 102)
-"""Seeds of jitter that a plan is chosen by: others than those that anything is measured with."""
-
-
 def slower_s(schedule: Schedule, costs: Costs, best_s: float = inf) -> float:
     """Its time with the slower kind of receivers: whole stripes one after another, or packets as they come. One kind
     says enough where that is slower than `best_s`, or the other takes long to simulate. With jitter, which makes hardly
-    any plan faster, the mean of `DRAWS`, by packets."""
+    any plan faster, the mean of two draws that nothing is measured with, by packets."""
     time_s = seconds(schedule, costs.alpha, costs.per_chunk)
     if time_s > best_s or stripes(schedule) > MAX_STRIPES:
         return time_s
     how: dict[str, Any] = {"alpha": costs.alpha, "per_chunk": costs.per_chunk, "receivers": "packets"}
     if costs.jitter:
-        return sum(simulate(schedule, **how, jitter=costs.jitter, seed=seed).time_s for seed in DRAWS) / len(DRAWS)
+        return sum(simulate(schedule, **how, jitter=costs.jitter, seed=seed).time_s for seed in (101, 102)) / 2
     # Where links are shared it was packets.
     return time_s if schedule.shared_links else max(time_s, simulate(schedule, **how).time_s)
 

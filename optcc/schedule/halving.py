@@ -10,7 +10,7 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 from math import prod
@@ -20,12 +20,11 @@ import numpy as np
 
 from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.columns import GRANULE, Schedule, Stage
-from optcc.schedule.recipe import CandidateFamily, Costs, Recipe, Segments, require
-from optcc.schedule.whole import Digit, Digits, Ways, check_digits, digit_lists, pair_rates
+from optcc.schedule.recipe import CandidateFamily, Costs
+from optcc.schedule.whole import DigitRecipe, Digits, Ways, digit_lists, pair_rates
 from optcc.values.cluster import Cluster
 
 if TYPE_CHECKING:
-    from optcc.theory.ring_shares import GroupCounts
     from optcc.values.bound import Bound
 
 
@@ -46,18 +45,10 @@ def least_seconds(cluster: Cluster, nbytes: int, costs: Costs, digits: tuple[int
 
 
 @dataclass(frozen=True)
-class RecursiveHalving(Recipe):
-    """Recursive halving, then doubling.
-
-    digits : how many values each digit has; their product is the number of ranks, or less, and more than half of it
-    segments : pipeline depth
-    striped : whether all NICs share each message, instead of one message a NIC
-    """
+class RecursiveHalving(DigitRecipe):
+    """Recursive halving, then doubling."""
 
     family: ClassVar[str] = "halving"
-    digits: tuple[Digit, ...]
-    segments: Segments
-    striped: bool = False
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         way, numbers = Ways(cluster, self.striped), Digits.of(pair_rates(cluster), self.digits)
@@ -108,20 +99,9 @@ class RecursiveHalving(Recipe):
         bounds = np.stack([even_cuts(a, b, sections) for a, b in pairwise(cuts)])
         return assemble(cluster, nbytes, way.routes, [(rows, np.arange(self.segments), bounds)])
 
-    def check(self, cluster: Cluster) -> None:
-        super().check(cluster)
-        require(not cluster.gpu_ranks, "cluster", "servers as ranks", "GPUs as ranks")
-        check_digits(self.digits, len(cluster.ranks))
-
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
-        apart = len(cluster.ranks) - prod(self.digits)
-        lines = [("halving", f"steps of {list(self.digits)} servers, and back")]
-        if apart:
-            lines.append(("apart", f"{apart} servers, which hand in and are sent the result"))
-        return [*lines, ("segments", f"{self.segments}")]
-
-    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> RecursiveHalving:
-        return self  # ranks are told apart by their rates alone
+        told = ("halving", f"steps of {list(self.digits)} servers, and back")
+        return [told, *self._apart(cluster), ("segments", f"{self.segments}")]
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
@@ -131,10 +111,5 @@ class RecursiveHalving(Recipe):
             return []
         nics = max(1, min(sum(1 for nic in rank.nics if nic.alive) for rank in cluster.ranks))
         lists = [digits for digits in digit_lists(len(rates), nics) if len(digits) > 1] or [(len(rates),)]
-
-        def tried() -> list[Recipe]:
-            return [cls(digits, 1, striped) for digits in lists for striped in (False, True)]
-
         least_s = min(least_seconds(cluster, bound.nbytes, costs, digits) for digits in lists)
-        make = lambda segments: cls(lists[0], segments)  # noqa: E731
-        return [CandidateFamily(cls.family, make, None, tried if costs else None, by_rate=False, least_s=least_s)]
+        return [cls._candidate(lists[0], lists, costs, least_s)]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from math import prod
-from typing import TYPE_CHECKING, Annotated, ClassVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 import numpy as np
 
@@ -173,23 +173,54 @@ def least_seconds(cluster: Cluster, nbytes: int, costs: Costs, vectors: Fraction
     return float(costs.alpha + costs.per_chunk + max(nbytes / min(rates), vectors * nbytes / max(rates)))
 
 
-# The family.
-
-
 @dataclass(frozen=True)
-class WholeVectors(Recipe):
-    """Whole vectors, exchanged digit by digit.
+class DigitRecipe(Recipe):
+    """Exchanges digit by digit.
 
     digits : how many values each digit has; their product is the number of ranks, or less, and more than half of it
     segments : parts of the data, each exchanged by itself
     striped : whether all NICs share each message, instead of one message a NIC
     """
 
-    family: ClassVar[str] = "whole-vectors"
-    beside: ClassVar[bool] = True
     digits: tuple[Digit, ...]
     segments: Segments
     striped: bool = False
+
+    def check(self, cluster: Cluster) -> None:
+        super().check(cluster)
+        require(not cluster.gpu_ranks, "cluster", "servers as ranks", "GPUs as ranks")
+        check_digits(self.digits, len(cluster.ranks))
+
+    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> Self:
+        return self  # ranks are told apart by their rates alone
+
+    def _apart(self, cluster: Cluster) -> list[tuple[str, str]]:
+        """What there is to tell of ranks that no digits stand for."""
+        apart = len(cluster.ranks) - prod(self.digits)
+        return [("apart", f"{apart} servers, which hand in and are sent the result")] if apart else []
+
+    @classmethod
+    def _candidate(
+        cls, first: tuple[int, ...], lists: Sequence[tuple[int, ...]], costs: Costs, least_s: float
+    ) -> CandidateFamily:
+        """These lists of digits, each message on one NIC or on all; `first` where nothing costs."""
+
+        def tried() -> list[Recipe]:
+            return [cls(digits, 1, striped) for digits in lists for striped in (False, True)]
+
+        make = lambda segments: cls(first, segments)  # noqa: E731
+        return CandidateFamily(cls.family, make, None, tried if costs else None, by_rate=False, least_s=least_s)
+
+
+# The family.
+
+
+@dataclass(frozen=True)
+class WholeVectors(DigitRecipe):
+    """Whole vectors, exchanged digit by digit."""
+
+    family: ClassVar[str] = "whole-vectors"
+    beside: ClassVar[bool] = True
 
     def lower(self, cluster: Cluster, nbytes: int) -> Schedule:
         way, numbers = Ways(cluster, self.striped), Digits.of(pair_rates(cluster), self.digits)
@@ -213,11 +244,6 @@ class WholeVectors(Recipe):
         bounds = np.stack([cuts[:-1], cuts[1:]], axis=1)
         return assemble(cluster, nbytes, way.routes, [(rows, np.arange(self.segments), bounds)])
 
-    def check(self, cluster: Cluster) -> None:
-        super().check(cluster)
-        require(not cluster.gpu_ranks, "cluster", "servers as ranks", "GPUs as ranks")
-        check_digits(self.digits, len(cluster.ranks))
-
     def describe(self, cluster: Cluster) -> list[tuple[str, str]]:
         ranks, shared = (
             len(cluster.ranks),
@@ -226,13 +252,8 @@ class WholeVectors(Recipe):
         how = (
             "everybody to everybody, one hop" if self.digits == (ranks,) else f"in steps of {list(self.digits)} servers"
         )
-        lines = [("whole vectors", f"{how}, each message {shared}")]
-        if prod(self.digits) < ranks:
-            lines.append(("apart", f"{ranks - prod(self.digits)} servers, which hand in and are sent the result"))
-        return [*lines, ("memory", "receive buffers beside the result")]
-
-    def relabelled(self, to: Mapping[int, int], counts: GroupCounts) -> WholeVectors:
-        return self  # ranks are told apart by their rates alone
+        told = ("whole vectors", f"{how}, each message {shared}")
+        return [told, *self._apart(cluster), ("memory", "receive buffers beside the result")]
 
     @classmethod
     def candidates(cls, cluster: Cluster, bound: Bound, costs: Costs) -> Iterable[CandidateFamily]:
@@ -241,12 +262,6 @@ class WholeVectors(Recipe):
         if cluster.gpu_ranks or len(rates) < 2 or not min(rates):
             return []
         ranks, nics = len(rates), max(1, min(sum(1 for nic in rank.nics if nic.alive) for rank in cluster.ranks))
-        lists = digit_lists(ranks, nics)
-
-        def tried() -> list[Recipe]:
-            return [cls(digits, 1, striped) for digits in lists for striped in (False, True)]
-
         # Whole vectors: a rank of the core receives one for each other value of each digit, log2 of the core or more.
         least_s = least_seconds(cluster, bound.nbytes, costs, Fraction(max(1, ranks.bit_length() - 2)))
-        make = lambda segments: cls((ranks,), segments)  # noqa: E731
-        return [CandidateFamily(cls.family, make, None, tried if costs else None, by_rate=False, least_s=least_s)]
+        return [cls._candidate((ranks,), digit_lists(ranks, nics), costs, least_s)]

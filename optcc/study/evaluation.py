@@ -206,7 +206,7 @@ def read_parts(data: bytes, source: str) -> EvaluationGrid:
         ]
         if field == "cells":  # our own plans for the same without failures
             mine = [{**one, "algorithms": OPTCC} for one in typed if OPTCC in one["algorithms"]]
-            typed += [{name: value for name, value in one.items() if name != "failures"} for one in mine]
+            typed += [{name: one[name] for name in one.keys() - {"failures", "jitter"}} for one in mine]
         for one in typed:
             file = msgspec.convert(one, GridFile, strict=False)
             grid = grid_of(file, Where(lambda place, field=field: f"{source}: {field}: {place}"))  # type: ignore[misc]

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from importlib.resources import files
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 from string import Template
 from typing import TYPE_CHECKING, Any
@@ -102,6 +102,7 @@ def cost_of(per_chunk: Fraction) -> str:
 class Row:
     """What is known of a place. fabric, failure : in words
 
+    starving : servers with half of their rate or less
     unavoidable : the bound with costs over that without failures, less 1
     own : time of our plan over that of our plan without failures, less 1
     two_phases_s : seconds of `TWO_PHASES`, computed, without latency and costs
@@ -113,6 +114,7 @@ class Row:
     servers: int
     fabric: str
     failure: str
+    starving: int
     unavoidable: float
     own: float
     two_phases_s: float
@@ -125,9 +127,23 @@ class Row:
         return self.found[OPTCC].with_costs_s or NAN
 
     @property
+    def usual(self) -> bool:
+        """Whether it is of `SHOWN_BYTES` and the page's cost of a chunk."""
+        return self.place.nbytes == SHOWN_BYTES and self.place.per_chunk == PER_CHUNK
+
+    @property
     def in_bytes(self) -> float:
         """What the busiest port or link of our plan carries, in time over the plain bound."""
         return (self.found[OPTCC].fluid_s or NAN) / (self.found[OPTCC].bound_s or NAN)
+
+    @property
+    def parts(self) -> tuple[float, ...]:
+        """Without jitter, of the bound with costs: what our plan takes beyond the plain bound for the bytes and for the
+        chunks of its busiest NIC, and for latency and waiting; what the bound counts beside bytes."""
+        mine = self.found[OPTCC]
+        ends = (mine.bound_s or NAN, mine.fluid_s or NAN, mine.busy_s or NAN, mine.time_s)
+        counted = self.with_costs_s - (mine.bound_s or NAN)
+        return tuple(part / self.with_costs_s for part in (*(b - a for a, b in pairwise(ends)), counted))
 
     def rival(self, jitter: float) -> tuple[float, str]:
         """The least over the bound of all other schemes with that jitter, and which; (nan, "") where none was run."""
@@ -151,9 +167,11 @@ def _row(grid: EvaluationGrid, place: Place, cell: SweepCell, results: Outcomes)
                     found[scheme] = results[job.key]
     mine, whole = found[OPTCC], results[grid.jobs[place.whole, OPTCC, 0.0].key]
     cluster = grid.clusters[place.cluster_id]
-    gather = lower_bound(apply_failures(cluster, place.failures), place.nbytes, collective="allgather")
+    hurt = apply_failures(cluster, place.failures)
+    gather = lower_bound(hurt, place.nbytes, collective="allgather")
+    starving = sum(2 * now.out_rate <= was.out_rate for now, was in zip(hurt.servers, cluster.servers, strict=True))
     return Row(
-        place, cell.servers, fabric_of(cluster), failure_of(place.failures, cluster),
+        place, cell.servers, fabric_of(cluster), failure_of(place.failures, cluster), starving,
         (mine.with_costs_s or NAN) / (whole.with_costs_s or NAN) - 1, mine.time_s / whole.time_s - 1,
         2 * float(gather.seconds), over, found,
     )  # fmt: skip
@@ -216,8 +234,7 @@ def first_table(rows: list[Row]) -> list[str]:
     """What fits a screen: at `SHOWN_BYTES` and the page's cost of a chunk, the usual failures."""
     lines = []
     for row in rows:
-        usual = row.failure in SHOWN_FAILURES or row.fabric != "one"
-        if row.place.nbytes == SHOWN_BYTES and row.place.per_chunk == PER_CHUNK and usual:
+        if row.usual and (row.failure in SHOWN_FAILURES or row.fabric != "one"):
             best = [row.rival(jitter) for jitter in JITTERS]
             who = ", ".join(dict.fromkeys(name for _, name in best if name)) or "-"
             others = " / ".join(ratio(value) for value, _ in best)
@@ -235,8 +252,7 @@ def scheme_table(rows: list[Row]) -> list[str]:
         (row.servers, row.failure, *(slashed(row, scheme) for scheme in (OPTCC, *RIVALS)),
          ratio(row.two_phases_s / row.with_costs_s))
         for row in rows
-        if row.place.nbytes == SHOWN_BYTES and row.place.per_chunk == PER_CHUNK and row.fabric == "one"
-        and "of one server" in row.failure and " at " not in row.failure
+        if row.usual and row.fabric == "one" and "of one server" in row.failure and " at " not in row.failure
     ]  # fmt: skip
     return table(("servers", "dead NICs", OPTCC, *RIVALS, "two phases (computed)"), lines)
 
@@ -265,13 +281,23 @@ def cells_table(rows: list[Row]) -> list[list[object]]:
     """Every row, the head first: times in microseconds, without jitter; ratios to the bound with costs."""
     schemes = (OPTCC, *RIVALS)
     head = ["servers", "fabric", "failures", "bytes", "us for a chunk", "bound with costs, us", "unavoidable"]
-    head += ["optcc over its own without failures", "optcc in bytes alone", "two phases over the bound (computed)"]
+    head += [
+        "optcc over its own without failures",
+        "optcc in bytes alone",
+        "its busiest NIC with chunks",
+        "two phases over the bound (computed)",
+    ]
     head += [f"{scheme}, {what}" for scheme in schemes for what in ("us", "taken", *map(_over_head, JITTERS))]
     found: list[list[object]] = [[*head]]
     for row in rows:
         line: list[object] = [row.servers, row.fabric, row.failure, row.place.nbytes]
         line += [f"{float(row.place.per_chunk) * 1e6:g}", _digits(1e6 * row.with_costs_s), _digits(row.unavoidable)]
-        line += [_digits(row.own), _digits(row.in_bytes), _digits(row.two_phases_s / row.with_costs_s)]
+        line += [
+            _digits(row.own),
+            _digits(row.in_bytes),
+            _digits((row.found[OPTCC].busy_s or NAN) / row.with_costs_s),
+            _digits(row.two_phases_s / row.with_costs_s),
+        ]
         for scheme in schemes:
             one = row.found.get(scheme, SweepResult(error="not run"))
             taken = "" if one.error else f"{one.way or one.family}, {one.segments}"
@@ -318,24 +344,33 @@ def target_said(rows: list[Row], jitter: float) -> str:
     )
 
 
-MUCH_IN_BYTES = 1.01
-
-
 def misses_said(rows: list[Row]) -> str:
-    """What of the cells beyond the target can be said of plan and bound."""
+    """How many cells are beyond the target without jitter, and the farthest."""
     good, mine = kept(rows, 0.0)
     bad = [row for row in mine if row not in good]
     if not bad:
         return "No cell is beyond it without jitter."
-    loose = [row for row in bad if row.in_bytes > MUCH_IN_BYTES]
     most = max(bad, key=lambda row: row.over[OPTCC, 0.0])
     return (
-        f"Of the {len(bad)} cells beyond it without jitter, in {len(loose)} the plan is loose: its busiest port or "
-        f"link has more than {100 * (MUCH_IN_BYTES - 1):.0f} % more bytes than the bound says. In the other "
-        f"{len(bad) - len(loose)} the bytes are right and the rest is waiting and what chunks cost; whether plan or "
-        f"bound is loose there is open. The farthest is {ratio(most.over[OPTCC, 0.0])} of the bound: {most.servers} "
-        f"servers, {most.failure}, {format_size(most.place.nbytes)}."
+        f"Without jitter {len(bad)} of {len(mine)} cells are beyond it, {sum(row.starving > 0 for row in bad)} with a "
+        f"server at half of its rate or less. The farthest is {ratio(most.over[OPTCC, 0.0])} of the bound: "
+        f"{most.servers} servers, {most.failure}, {format_size(most.place.nbytes)}."
     )
+
+
+def loose_table(rows: list[Row]) -> list[str]:
+    """Of the cells that the target stands for, by how many servers starve: the parts of what plans beyond it take, on
+    average."""
+    good, mine = kept(rows, 0.0)
+    lines: list[tuple[object, ...]] = []
+    for name, few, many in (("none", 0, 0), ("one", 1, 1), ("two or more", 2, NICS * len(rows))):
+        every = [row for row in mine if few <= row.starving <= many]
+        bad = [row for row in every if row not in good]
+        means = [sum(part) / len(bad) for part in zip(*(row.parts for row in bad), strict=True)] or [NAN] * 4
+        over = sum(row.over[OPTCC, 0.0] - 1 for row in bad) / len(bad) if bad else NAN
+        lines.append((name, len(every), len(bad), percent(over), *map(percent, means)))
+    head = ("servers at half or less", "cells", "beyond 2 %", "over the bound with costs", "bytes", "chunks")
+    return table((*head, "latency and waiting", "the bound's own beside bytes"), lines)
 
 
 def rivals_said(rows: list[Row], jitter: float) -> str:
@@ -355,11 +390,7 @@ def rivals_said(rows: list[Row], jitter: float) -> str:
 
 def unavoidable_said(rows: list[Row]) -> str:
     """What the bound says of a server at half of its rate."""
-    half = [
-        row for row in rows
-        if row.fabric == "one" and row.failure == f"{NICS // 2} of one server" and row.place.nbytes == SHOWN_BYTES
-        and row.place.per_chunk == PER_CHUNK
-    ]  # fmt: skip
+    half = [row for row in rows if row.usual and row.fabric == "one" and row.failure == f"{NICS // 2} of one server"]
     shown = ", ".join(f"{percent(row.unavoidable)} with {row.servers}" for row in half)
     own = ", ".join(f"{percent(row.own)} with {row.servers}" for row in half)
     return (
@@ -385,8 +416,7 @@ def claims_said(grid: EvaluationGrid, rows: list[Row], results: Outcomes) -> tup
     """What two papers claim, beside what is found here at `SHOWN_BYTES`."""
     mine = [
         row for row in rows
-        if row.fabric == "one" and row.place.nbytes == SHOWN_BYTES and "of one server" in row.failure
-        and row.place.per_chunk == PER_CHUNK and " at " not in row.failure
+        if row.usual and row.fabric == "one" and "of one server" in row.failure and " at " not in row.failure
     ]  # fmt: skip
     mild = [row for row in mine if int(row.failure.split()[0]) * 2 <= NICS and PUBLISHED in row.found]
     shares = [over_ring(grid, row, PUBLISHED, results) for row in mild]
@@ -397,8 +427,8 @@ def claims_said(grid: EvaluationGrid, rows: list[Row], results: Outcomes) -> tup
         f"up to half of one server's NICs dead, {servers} servers and {cost_of(PER_CHUNK)} "
         f"for a chunk, its overhead is at most {high} % in {sum(share <= PAPER_OPTCC[1] for share in shares)} of "
         f"{len(shares)} cells; by {percent(min(shares))} to {percent(max(shares))} (simulated). What we read of the "
-        "paper does not say for how many servers and which rates its figure holds, nor how SimAI counts chunks; SimAI "
-        "itself has not been run here."
+        "paper does not say for how many servers and which rates its figure holds, nor how SimAI counts chunks; of "
+        "what SimAI has, [its stock AllReduce was run](related.md#simai-run), without OptCC's schedules."
     )
     half = [row for row in mine if row.servers == 8 and row.failure == f"{NICS // 2} of one server"]
     found = ", ".join(percent(over_ring(grid, row, "r2cc", results)) for row in half) or "-"
@@ -589,8 +619,8 @@ def chain(servers: int, rows: list[Row]) -> list[Row]:
     for row in rows:
         hit = {failure.partition("/")[0] for failure in row.place.failures}
         dead = all(failure.endswith("=0") for failure in row.place.failures)
-        here = row.servers == servers and row.fabric == "one" and row.place.nbytes == SHOWN_BYTES
-        if here and dead and len(hit) == len(row.place.failures) and row.place.per_chunk == PER_CHUNK:
+        here = row.usual and row.servers == servers and row.fabric == "one"
+        if here and dead and len(hit) == len(row.place.failures):
             found.setdefault(len(hit), row)
     return [found[count] for count in range(1, len(found) + 1) if count in found]
 
@@ -732,6 +762,7 @@ def page(grid: EvaluationGrid, job: TrainingJob, command: str, results: Outcomes
         "first": first_table(rows),
         "schemes": scheme_table(rows),
         "sizes": size_table(rows),
+        "loose": loose_table(rows),
         "rig": rig_table(grid, results),
         "planning": planning_table(grid, results),
         "stars": star_lines(stars),

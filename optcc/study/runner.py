@@ -60,15 +60,12 @@ def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
             return _at_best(hurt, jobs)
     except OptccError as error:
         return [SweepResult(error=str(error))] * len(jobs)
-    plans: dict[float, Plan] = {}  # of ours, each for its jitter; rivals ask for their numbers of segments alone
-    costs: dict[str, Any] = {"alpha": job.alpha_s, "per_chunk": job.per_chunk_s}
     try:
-        for jitter in {each.jitter if each.algorithm == "optcc" else 0.0 for each in jobs}:
-            plans[jitter] = api.plan(hurt, job.nbytes, segments=job.segments, **costs, jitter=jitter)
+        plan = api.plan(hurt, job.nbytes, segments=job.segments, alpha=job.alpha_s, per_chunk=job.per_chunk_s)
     except OptccError as error:
         bound_only = compute(cluster, (replace(job, algorithm=None),))[0]  # there may be a bound all the same
         return [replace(bound_only, error=bound_only.error or str(error))] * len(jobs)
-    return [_simulated(plans[each.jitter if each.algorithm == "optcc" else 0.0], each) for each in jobs]
+    return [_simulated(plan, job) for job in jobs]
 
 
 def _bounded(cluster: Cluster, bound: Bound, job: SweepJob) -> SweepResult:

@@ -21,7 +21,6 @@ from optcc.runtime.control.connecting import (
     TAG_BYTES,
     TAMPERED,
     TIMEOUT_S,
-    Address,
     Hello,
     HubLostError,
     Seal,
@@ -33,6 +32,7 @@ from optcc.runtime.control.connecting import (
     nonce,
     read_message,
 )
+from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.errors import PeerLateError, RankFailedError, TransportError
 from optcc.runtime.forks import own
 from optcc.runtime.messages import (
@@ -159,18 +159,8 @@ class Control:
         self._times: dict[int, float] = {}
 
     @classmethod
-    def join(
-        cls,
-        address: Address,
-        *,
-        job: str,
-        secret: bytes,
-        rank: int,
-        world: int,
-        within_s: float,
-        limit_s: float = TIMEOUT_S,
-    ) -> Control:
-        """Find the hub at `address` and be let in as `rank` of `world`; tries until `within_s` have passed.
+    def join(cls, place: Membership, within_s: float, limit_s: float = TIMEOUT_S) -> Control:
+        """Find the hub and be let in; tries until `within_s` have passed.
 
         limit_s : afterwards, what the hub may take for a message that it reads; `patience_s` to begin with
 
@@ -179,25 +169,23 @@ class Control:
         end = time.monotonic() + within_s
         while True:
             try:
-                left = max(RETRY_S, end - time.monotonic())
-                return cls.once(address, left, job=job, secret=secret, rank=rank, world=world, limit_s=limit_s)
+                return cls.once(place, max(RETRY_S, end - time.monotonic()), limit_s)
             except (OSError, EOFError) as error:
                 if time.monotonic() + RETRY_S > end:
-                    where = f"{address[0]}:{address[1]}"
+                    where = f"{place.address[0]}:{place.address[1]}"
                     raise HubLostError(f"no hub answers at {where} within {within_s:.3g} s: {error}") from error
             time.sleep(RETRY_S)
 
     @classmethod
-    def once(
-        cls, address: Address, within_s: float, *, job: str, secret: bytes, rank: int, world: int, limit_s: float
-    ) -> Control:
+    def once(cls, place: Membership, within_s: float, limit_s: float) -> Control:
         """One attempt of `join`, in which the hub may take so long to answer.
 
         Raises BlockingIOError or TimeoutError when it takes longer, another OSError or EOFError where there is none.
         """
-        connection = connect(address, within_s)
+        connection = connect(place.address, within_s)
         try:
-            control = cls(connection, rank, world, *introduce(connection, secret, Hello(job, rank, world, nonce())))
+            hello = Hello(place.job, place.rank, place.world, nonce())
+            control = cls(connection, place.rank, place.world, *introduce(connection, place.secret.encode(), hello))
             control.patience_s = limit_s
             with control._socket() as sock:
                 limit_waits(sock, limit_s)

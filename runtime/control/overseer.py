@@ -130,7 +130,8 @@ class Overseer:
         )
         self._lines: dict[int, _Line] = {}
         self._tasks: set[asyncio.Task[None]] = set()
-        self._asking = self._leaving = False
+        self._asker: threading.Thread | None = None
+        self._asked_at, self._leaving = 0.0, False
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="optcc hub", daemon=True)
 
@@ -222,6 +223,8 @@ class Overseer:
             asyncio.run(self._main())
         except OSError as error:  # no descriptors left for the loop
             self._ready.set_exception(error)
+        if self._asker:
+            self._asker.join()
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -250,9 +253,11 @@ class Overseer:
             if heard:
                 self._take(*heard)
             hub.look(time.monotonic())
-            if hub.failed and hub.awaited and not self._asking:
-                self._asking = True
-                threading.Thread(target=self._ask, args=(sorted(hub.awaited),), daemon=True).start()
+            asks = self._asker and self._asker.is_alive()
+            if hub.failed and hub.awaited and not asks and time.monotonic() > self._asked_at + LOOK_S:
+                self._asked_at = time.monotonic()
+                self._asker = threading.Thread(target=self._ask, args=(sorted(hub.awaited),), daemon=True)
+                self._asker.start()
             if self._leaving:
                 end = min(end, time.monotonic() + FAREWELL_S)
 
@@ -293,8 +298,6 @@ class Overseer:
             asker.start()
         for asker in askers:
             asker.join()
-        time.sleep(LOOK_S)
-        self._asking = False
         self._call(self._stir)
 
     def _absence(self, missing: Collection[int]) -> str:

@@ -184,7 +184,7 @@ def declare(lib: Any) -> Any:
         ("optcc_shm_lend", c_int, pointer, pointer, u64, c_int, POINTER(u32)),
         ("optcc_shm_unlend", c_int, pointer, u32),
         ("optcc_shm_reach", c_int, pointer, u32, u32, pointer, u64),
-        ("optcc_shm_peek", c_int, pointer, POINTER(u32)),
+        ("optcc_shm_peek", c_int, pointer),
         ("optcc_shm_lent", u64, pointer),
         ("optcc_shm_peeked", u64, pointer),
         ("optcc_gpu_bytes", u64, u32),

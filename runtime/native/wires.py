@@ -388,8 +388,7 @@ class ShmWires(NativeWires):
             self.nics = PlayedNics(self._shm, opening.layout, opening.rank)
             opening.exchange(None)
             self._memory.seen()
-            peers = c_uint32()
-            demand(self._lib.optcc_shm_peek(self._shm, byref(peers)), "memory for what is read of other ranks")
+            demand(self._lib.optcc_shm_peek(self._shm), "memory for what is read of other ranks")
         except BaseException:
             self.close()
             raise
