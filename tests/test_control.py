@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from multiprocessing.connection import Connection
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -50,6 +51,7 @@ from optcc.runtime.messages import (
     Broken,
     Halt,
     HasCalled,
+    Late,
     Renew,
     RunFailed,
     Saw,
@@ -182,6 +184,8 @@ def test_a_rank_that_hangs_up_has_failed() -> None:
         (encode(RunFailed(1, "x")), "unexpected kind of message 'RunFailed'"),
         (b"garbage", "7 bytes that are not JSON"),
         (encode(Share(1, None)) + b" ", "a second value in exchange 1"),
+        (encode(Broken("lost it", 2)), "of rank 2, where there are 2"),
+        (encode(Late(-1, "slow")), "of rank -1, where there are 2"),
     ],
 )
 def test_a_rank_that_talks_nonsense_has_failed(
@@ -223,6 +227,38 @@ def test_half_a_message_is_not_waited_for_for_ever(length: int, said: bytes, mon
             control.check()
 
 
+def test_a_long_message_may_come_slowly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it comes: what takes the hub a while for one rank takes it a while for each."""
+    clock, message = [0.0], bytes(2 * ONE_PIECE_BYTES)
+
+    def look(reads: list[Any], _: Any, __: Any, left: float) -> tuple[list[Any], list[Any], list[Any]]:
+        """More comes after a second."""
+        clock[0] += min(left, 1.0)
+        return (reads if left >= 1.0 else []), [], []
+
+    monkeypatch.setattr(connecting, "select", SimpleNamespace(select=look))
+    monkeypatch.setattr(connecting, "os", SimpleNamespace(read=lambda fd, count: os.read(fd, min(count, 2048))))
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    ours, theirs = socket.socketpair()
+    with Connection(ours.detach()) as here, Connection(theirs.detach()) as there:
+        there.send_bytes(message)
+        assert connecting.read_message(here, len(message), 10.0) == message
+
+
+def test_a_hub_that_was_found_anew_is_not_waited_for_for_ever() -> None:
+    """Nobody has said yet how long an exchange may take: the rest of a long message is awaited all the same."""
+    with opened(1) as hub, Control.join(place(hub.address, 0, 1), 10.0, 0.2) as control:
+        gather(hub, 10)
+        hub._call(lambda: hub._lines[0].writer.write(struct.pack("!i", ONE_PIECE_BYTES + 1) + b"{"))
+        with ThreadPoolExecutor() as pool:
+            done = pool.submit(parcel, control)
+            try:
+                with pytest.raises(HubLostError, match=r"the rest of a message has not come within 0\.2 s"):
+                    done.result(10)
+            finally:
+                hub._call(lambda: hub._lines[0].writer.close())
+
+
 @pytest.mark.parametrize("part", [2, 5])
 def test_a_rank_that_says_half_a_message_is_lost(part: int, monkeypatch: pytest.MonkeyPatch) -> None:
     with star(2) as (_, members):
@@ -230,6 +266,21 @@ def test_a_rank_that_says_half_a_message_is_lost(part: int, monkeypatch: pytest.
         os.write(members[1].fileno(), (struct.pack("!i", 100) + b"{")[:part])
         with pytest.raises(RankFailedError, match="rank 1 failed: its process has ended, or its connection was cut"):
             members[0].exchange(None)
+
+
+def test_a_hub_that_was_stopped_reads_what_has_come_before_it_names_anybody(monkeypatch: pytest.MonkeyPatch) -> None:
+    with star(2) as (hub, members):
+        monkeypatch.setattr(connecting, "SILENCE_S", 2.0)
+        data = framed(members[1]._ours.seal(encode(Share(1, "b"))))
+        os.write(members[1].fileno(), data[:6])
+        time.sleep(0.1)
+
+        def stopped() -> None:
+            os.write(members[1].fileno(), data[6:])
+            time.sleep(2.5)
+
+        hub._call(stopped)
+        assert members[0].exchange("a") == ["a", "b"]
 
 
 def test_the_rest_of_a_long_message_may_come_late(monkeypatch: pytest.MonkeyPatch) -> None:

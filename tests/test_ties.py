@@ -98,6 +98,17 @@ def test_who_waits_no_longer_hangs_up() -> None:
         ties.hang_up()
 
 
+def test_a_verdict_takes_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who hangs up before it asks anew may have none left."""
+
+    def dup(_: int) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with hub_and_rank() as (ties, _):
+        monkeypatch.setattr(os, "dup", dup)
+        assert ties.told() is None
+
+
 def ties_to(*listeners: socket.socket | None) -> Ties:
     """Of rank 0; where the others listen, by number from 1 on, or did."""
     control: Any = SimpleNamespace(__exit__=lambda: None)

@@ -162,7 +162,7 @@ class Control:
     def join(cls, place: Membership, within_s: float, limit_s: float = TIMEOUT_S) -> Control:
         """Find the hub and be let in; tries until `within_s` have passed.
 
-        limit_s : afterwards, what the hub may take for a message that it reads
+        limit_s : afterwards, what the hub may take for a message that it reads; `patience_s` to begin with
 
         Raises RefusedError when the hub refuses or does not know the secret, HubLostError when none answers.
         """
@@ -186,6 +186,7 @@ class Control:
         try:
             hello = Hello(place.job, place.rank, place.world, nonce())
             control = cls(connection, place.rank, place.world, *introduce(connection, place.secret.encode(), hello))
+            control.patience_s = limit_s
             with control._socket() as sock:
                 limit_waits(sock, limit_s)
             return control
@@ -257,7 +258,7 @@ class Control:
         A connection that is closed while something is unread is reset, and what was said last may be lost with it.
         """
         end = time.monotonic() + within_s
-        with self._socket() as sock, contextlib.suppress(OSError):
+        with contextlib.suppress(OSError), self._socket() as sock:  # that takes a descriptor, of which none may be left
             sock.shutdown(socket.SHUT_WR)
             while (left := end - time.monotonic()) > 0 and self._wait(left) and sock.recv(1 << 16):
                 pass

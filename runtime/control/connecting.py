@@ -12,7 +12,6 @@ import secrets
 import select
 import socket
 import struct
-import time
 from collections.abc import Container
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -49,13 +48,20 @@ def rest_s(length: int) -> float | None:
 async def read_frame(reader: asyncio.StreamReader, limit: int) -> bytes:
     """The next message. Raises MessageError when it is longer than `limit`, IncompleteReadError at the end,
     TimeoutError where it has begun and does not go on."""
+
+    async def exactly(count: int, seconds: float | None) -> bytes:
+        try:
+            async with asyncio.timeout(seconds):
+                return await reader.readexactly(count)
+        except TimeoutError:  # this process may have been stopped itself: what has come meanwhile counts
+            async with asyncio.timeout(RETRY_S):
+                return await reader.readexactly(count)
+
     head = await reader.readexactly(1)
-    async with asyncio.timeout(SILENCE_S):
-        (length,) = struct.unpack("!i", head + await reader.readexactly(3))
+    (length,) = struct.unpack("!i", head + await exactly(3, SILENCE_S))
     if not 0 <= length <= limit:
         raise MessageError(f"a message of {length} bytes, at most {limit} are taken")
-    async with asyncio.timeout(rest_s(length)):
-        return await reader.readexactly(length)
+    return await exactly(length, rest_s(length))
 
 
 # Who wrote a message, and that it is the next one: a keyed tag on every message between a rank and the hub.
@@ -284,13 +290,12 @@ def decoded(data: bytes, allowed: tuple[type, ...]) -> Any:
 
 def read_message(connection: Connection, limit: int, within_s: float) -> bytes:
     """The bytes of the next message, at most `limit`, of which the first has come. Raises HubLostError where the
-    connection has ended, or the rest does not come; `within_s` : that of one which is not sent in one piece."""
+    connection has ended, or no more of it comes; `within_s` : for so long, where it is not sent in one piece."""
 
     def exactly(count: int, seconds: float) -> bytes:
-        data, end = bytearray(), time.monotonic() + seconds
-        while len(data) < count:
-            left = None if end == math.inf else max(0.0, end - time.monotonic())
-            if not select.select([connection], [], [], left)[0]:
+        data = bytearray()
+        while len(data) < count:  # all of it may take long: the hub may have as much to send to every rank
+            if not select.select([connection], [], [], None if seconds == math.inf else seconds)[0]:
                 raise HubLostError(f"lost the hub: the rest of a message has not come within {seconds:.3g} s")
             more = os.read(connection.fileno(), count - len(data))
             if not more:

@@ -192,6 +192,8 @@ class Hub:
 
     def _heard(self, rank: int, message: FromRank | Joined | Gone, now: float) -> None:
         match message:
+            case Broken(_, int(other)) | Late(int(other), _) if not 0 <= other < len(self.numbers):
+                raise MessageError(f"of rank {other}, where there are {len(self.numbers)}")
             case Joined() if self.failed:
                 self.say([self.numbers[rank]], self.failed)
             case Report(value):
