@@ -285,6 +285,8 @@ FROM_RANK: tuple[type, ...] = get_args(FromRank)
 
 FRAME_LIMIT = 1 << 26
 """The most bytes of one message between a hub and a rank that know each other."""
+PAYLOAD_LIMIT = 1 << 30
+"""The most bytes of a payload, of the hub alone: schedules of 25 million transfers, 42 bytes each."""
 
 PARCEL = b"\0"
 """The first byte of a frame whose rest is a payload, as it is; messages start with a brace."""

@@ -90,7 +90,7 @@ def test_a_large_parcel_arrives_whole() -> None:
 
 
 def test_a_parcel_beyond_the_limit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(overseer, "FRAME_LIMIT", 1000)
+    monkeypatch.setattr(overseer, "PAYLOAD_LIMIT", 1000)
     with star(1) as (hub, members):
         with pytest.raises(TransportError, match="1000 bytes in one payload, fewer than 1000 can be sent"):
             hub.ship(bytes(1000))
@@ -200,7 +200,8 @@ def test_a_rank_that_talks_nonsense_has_failed(
 
 
 def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(control_module, "FRAME_LIMIT", 1000)
+    for limit in ("FRAME_LIMIT", "PAYLOAD_LIMIT"):
+        monkeypatch.setattr(control_module, limit, 1000)
     with star(1) as (hub, (control,)):
         with pytest.raises(TransportError, match="bytes in one message, at most 1000 can be sent"):
             control.exchange("x" * 1000)

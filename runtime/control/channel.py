@@ -38,6 +38,7 @@ from optcc.runtime.forks import own
 from optcc.runtime.messages import (
     FRAME_LIMIT,
     PARCEL,
+    PAYLOAD_LIMIT,
     TO_RANK,
     AskCall,
     AskTime,
@@ -312,7 +313,7 @@ class Control:
 
     def _take(self) -> None:
         try:
-            data = self._theirs.unseal(read_message(self._connection, FRAME_LIMIT + TAG_BYTES, self.patience_s))
+            data = self._theirs.unseal(read_message(self._connection, PAYLOAD_LIMIT + TAG_BYTES, self.patience_s))
         except TamperedError as error:
             log.warning("rank %d: %s: %s", self.rank, TAMPERED, error)
             with contextlib.suppress(HubLostError):

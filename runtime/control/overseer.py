@@ -40,6 +40,7 @@ from optcc.runtime.messages import (
     FRAME_LIMIT,
     FROM_RANK,
     PARCEL,
+    PAYLOAD_LIMIT,
     AskTime,
     Broken,
     FromRank,
@@ -185,8 +186,8 @@ class Overseer:
 
     def ship(self, data: bytes) -> None:
         """Send all ranks that are there a payload, without waiting; they take it by `Member.parcel`, in order."""
-        if len(data) >= FRAME_LIMIT:
-            raise TransportError(f"{len(data)} bytes in one payload, fewer than {FRAME_LIMIT} can be sent")
+        if len(data) >= PAYLOAD_LIMIT:
+            raise TransportError(f"{len(data)} bytes in one payload, fewer than {PAYLOAD_LIMIT} can be sent")
         for rank in self._ranks:
             self._call(partial(self._write, rank, PARCEL + data))
 
