@@ -54,9 +54,7 @@ enum {
     PATIENCE = 256,   /* rounds of `optcc_wait` from one look at `watch` and the limit to the next */
     NOTES = 1024      /* kept until they are read; the oldest go */
 };
-static const uint64_t NAP_NS = 1000000;       /* between two looks at `watch`, at first: who speaks there is heard so late */
-static const uint64_t LONG_NAP_NS = 50000000; /* at most; naps grow, for many may wait on a core */
-enum { NAP_PART = 8 };                        /* of the time that nothing has happened */
+static const uint64_t NAP_NS = 1000000; /* at most, between two looks at `watch`: who speaks there is heard so late */
 
 enum kept { FREE, FLYING, AGAIN };
 
@@ -1176,9 +1174,8 @@ int optcc_wait(struct optcc_engine *e, const struct optcc_until *until)
         if (until->watch >= 0 && poll(&watch, 1, 0) > 0)
             return OPTCC_AGAIN;
         if (still)
-            rest(e, idle ? least(least(NAP_NS + since(e, moved_ns) / NAP_PART, LONG_NAP_NS),
-                                 least(until->limit_ns - since(e, begun_ns),
-                                       wake_ns > e->now_ns ? wake_ns - e->now_ns : 0)) : 0);
+            rest(e, idle ? least(NAP_NS, least(until->limit_ns - since(e, begun_ns),
+                                               wake_ns > e->now_ns ? wake_ns - e->now_ns : 0)) : 0);
     }
     return optcc_test(e, NULL);
 }
