@@ -281,7 +281,7 @@ def test_a_local_calibration_end_to_end(tmp_path: Path) -> None:
     """Real processes and transfers over emulated NICs, of which one is slow: found within 2 %, and planned for."""
     path = tmp_path / "c.yaml"
     picture = tmp_path / "c.svg"
-    options = ["--repeat", "1", "--probe", "20ms", "-o", str(path), "--picture", str(picture), "--json"]
+    options = ["--repeat", "3", "--probe", "20ms", "-o", str(path), "--picture", str(picture), "--json"]
     preset = "uniform:servers=3,nics=2,rate=400Gb/s"
     done = CliRunner().invoke(main, ["calibrate", preset, "--slow", "server1/nic0=0.63", *options])
     assert done.exit_code == 0, done.output
