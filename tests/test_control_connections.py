@@ -1,5 +1,5 @@
 """A rank's connection with the hub is closed, reset or left half open while its process lives, or ends in half a
-message: the others name it within the time that a machine may be silent, not after that which a rank may take."""
+message: the others name it after `SILENCE_S`, not after `timeout_s`."""
 
 from __future__ import annotations
 

@@ -5,11 +5,9 @@ stuck."""
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
 import subprocess
-import sys
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -18,8 +16,7 @@ from typing import Any
 import pytest
 
 from tests.effort import cases
-from tests.free_port import free_port
-from tests.test_architecture import ROOT
+from tests.scenario_ranks import started
 
 WAIT_S = 300
 """For a job that takes some ten seconds on a busy machine."""
@@ -58,32 +55,21 @@ def judged(said: Sequence[Sequence[dict[str, Any]]], killed: Collection[int]) ->
 def played(seed: int) -> Played:
     """The job of a seed."""
     world = random.Random(seed).choice((3, 4, 5))
-    environ = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port() - 1)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.rank_scenarios", "chance", str(seed)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **environ, "RANK": str(rank)},
-        )
-        for rank in range(world)
-    ]
+    processes = started(world, "chance", seed)
     try:
-        told = [process.communicate(timeout=WAIT_S) for process in started]
+        told = [process.communicate(timeout=WAIT_S) for process in processes]
     except subprocess.TimeoutExpired:
-        return Played([f"stuck: {[rank for rank, process in enumerate(started) if process.poll() is None]}"])
+        return Played([f"stuck: {[rank for rank, process in enumerate(processes) if process.poll() is None]}"])
     finally:
-        for process in started:
+        for process in processes:
             process.kill()
             process.wait()
     said = [[json.loads(line) for line in out.splitlines()] for out, _ in told]
-    killed = [rank for rank, process in enumerate(started) if process.returncode == -signal.SIGKILL]
+    killed = [rank for rank, process in enumerate(processes) if process.returncode == -signal.SIGKILL]
     wrong = judged(said, killed)
     wrong += [
         f"rank {rank} has ended with {process.returncode}: {err[-1000:]}"
-        for rank, (process, (_, err)) in enumerate(zip(started, told, strict=True))
+        for rank, (process, (_, err)) in enumerate(zip(processes, told, strict=True))
         if process.returncode and rank not in killed
     ]
     happened = Counter({"kills": len(killed)})

@@ -4,10 +4,8 @@ for a rank may take 300 s."""
 from __future__ import annotations
 
 import json
-import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -15,8 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.effort import cases
-from tests.free_port import free_port
-from tests.test_architecture import ROOT
+from tests.scenario_ranks import started
 
 WORLD = 4
 STOPPED_S = 20.0
@@ -29,28 +26,17 @@ WAIT_S = 300
 def stopped(seed: int, stop: int = signal.SIGSTOP) -> tuple[bool, list[str]]:
     """(whether the stop met a rank that had not ended, what was wrong) in a job of four, of which the last one ends by
     itself."""
-    draw, environ = random.Random(seed), {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port() - 1)}
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.rank_scenarios", "busy", str(HALF)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-            env={**os.environ, **environ, "WORLD_SIZE": str(WORLD), "RANK": str(rank)},
-        )
-        for rank in range(WORLD)
-    ]
+    draw, processes = random.Random(seed), started(WORLD, "busy", HALF)
     try:
-        victim = started[0 if seed % 4 == 0 else draw.randrange(1, WORLD - 1)]
+        victim = processes[0 if seed % 4 == 0 else draw.randrange(1, WORLD - 1)]
         time.sleep(MOMENTS_S * draw.random())
         met = victim.poll() is None
         victim.send_signal(stop)
         time.sleep(STOPPED_S)
         victim.send_signal(signal.SIGCONT)
-        said = [process.communicate(timeout=WAIT_S) for process in started]
+        said = [process.communicate(timeout=WAIT_S) for process in processes]
     finally:
-        for process in started:
+        for process in processes:
             process.kill()
     gone = f"rank {WORLD - 1} failed: its process has ended, or its connection was cut"
     expected = [{"told": gone}, {"world": WORLD - 1, "wrong": 0, "lost": 1}]
