@@ -421,10 +421,10 @@ class Communicator:
         )
         self._arena = self._member.lent
         try:
+            if not ties:
+                self._member.meet(within_s)  # first: what is wrong on one rank below, all ranks hear
             say = speaker(os.environ, self.rank, self.world)
             given = None if cluster is None else read_cluster(cluster, self.world)
-            if not ties:
-                self._member.meet(within_s)
             self.cluster = agreed(
                 given,
                 self.world,
