@@ -10,9 +10,11 @@
  * With CALLS it plays CollNet in place of messages: CONNECTIONS groups of all ranks, a node each, with so many calls each,
  * as many in flight: AllReduces of all types and operations and odd sizes, and AllGathers and ReduceScatters in windows.
  * Numbers are whole and small, so that every result is exact. HARNESS_BYTES: AllReduces of float32 of that length alone,
- * which are timed and whose last is checked.
+ * which are timed and whose last is checked. HARNESS_OPEN_S: so long a plugin that does not open is opened again, as NICs
+ * may be away.
  *
- * It prints one line, "right ..." or what is wrong, and ends with 0 or 1; 3: it took too long.
+ * It prints one line, "right ..." or what is wrong, and ends with 0 or 1; 3: it took too long. Who waits for what a rank
+ * tells ends when any has ended with 1.
  */
 #define _GNU_SOURCE
 #include "nccl/tables.h"
@@ -64,6 +66,13 @@ static int rank, ranks;
 static uint64_t seed;
 static const char *folder;
 
+static int in_folder(const char *name, int flags)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return open(path, flags, 0600);
+}
+
 static void fail(const char *format, ...)
 {
     va_list list;
@@ -72,6 +81,7 @@ static void fail(const char *format, ...)
     vprintf(format, list);
     printf("\n");
     fflush(stdout);
+    close(in_folder("failed", O_CREAT | O_WRONLY)); /* nobody is to wait for this rank */
     _exit(1);
 }
 
@@ -132,6 +142,17 @@ static nccl_result_t start(void)
         return net.v11->init(&net.context, 7, &config, log_line, NULL);
     default:
         return net.v12->init(&net.context, 7, &config, log_line, NULL);
+    }
+}
+
+/* A plugin, for a communicator. */
+static void begin(void)
+{
+    const uint64_t pauses = getenv("HARNESS_OPEN_S") ? 100 * strtoull(getenv("HARNESS_OPEN_S"), NULL, 10) : 0;
+    for (uint64_t i = 0; start() != NCCL_SUCCESS; i++) {
+        if (i == pauses)
+            fail("init");
+        usleep(10000);
     }
 }
 
@@ -372,13 +393,14 @@ static void put(const char *name, const void *bytes, size_t length)
 
 static void get(const char *name, void *bytes, size_t length)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd;
-    while ((fd = open(path, O_RDONLY)) < 0)
+    while ((fd = in_folder(name, O_RDONLY)) < 0) {
+        if (in_folder("failed", O_RDONLY) >= 0)
+            fail("no %s: another rank has failed", name);
         usleep(1000);
+    }
     if (read(fd, bytes, length) != (ssize_t)length)
-        fail("cannot read %s", path);
+        fail("cannot read %s", name);
     close(fd);
 }
 
@@ -1010,8 +1032,7 @@ int main(int argc, char **argv)
     if (!library)
         fail("%s", dlerror());
     load(library, atoi(argv[2]));
-    if (start() != NCCL_SUCCESS)
-        fail("init");
+    begin();
     check_properties();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* whose locks a fork beside a thread may leave locked */
     const pid_t child = fork(); /* as data loaders do: a child that ends must disturb nobody */
@@ -1029,7 +1050,7 @@ int main(int argc, char **argv)
     communicate(0, messages, connections, cuts);
     /* A second communicator, while the first is there. */
     if (net.version >= 11)
-        check(start(), "init");
+        begin();
     communicate(1, messages / 4 + 1, 1, cuts ? 1 : 0);
     if (net.version >= 11)
         finalize();
@@ -1042,7 +1063,7 @@ int main(int argc, char **argv)
     if (!library)
         fail("%s", dlerror());
     load(library, atoi(argv[2]));
-    check(start(), "init");
+    begin();
     communicate(2, 3, 1, 0);
     meet("end");
     finalize();
