@@ -11,7 +11,8 @@
  * as many in flight: AllReduces of all types and operations and odd sizes, and AllGathers and ReduceScatters in windows.
  * Numbers are whole and small, so that every result is exact. HARNESS_BYTES: AllReduces of float32 of that length alone,
  * which are timed and whose last is checked. HARNESS_OPEN_S: so long a plugin that does not open is opened again, as NICs
- * may be away.
+ * may be away. HARNESS_IDLE_S: so long nothing is connected, between two communicators. HARNESS_LEAVES: that rank ends amid
+ * its messages, while a process forked from it lives on.
  *
  * It prints one line, "right ..." or what is wrong, and ends with 0 or 1; 3: it took too long. Who waits for what a rank
  * tells ends when any has ended with 1.
@@ -898,8 +899,32 @@ static void *late(void *unused)
     _exit(3);
 }
 
+/* Over RDMA: whether libibverbs was asked that a fork leaves registered memory in place. */
+static void tell_fork(void)
+{
+    void *const verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *const found = verbs ? dlsym(verbs, "ibv_is_fork_initialized") : NULL;
+    int (*asked)(void);
+    memcpy(&asked, &found, sizeof asked);
+    if (asked)
+        fprintf(stderr, "[%d] fork: %d\n", rank, asked());
+}
+
+static void leave(void)
+{
+    if (fork() == 0) { /* it has what its parent has, until the run is over */
+        close(1);
+        close(2);
+        while (access(folder, F_OK) == 0)
+            usleep(10000);
+        _exit(0);
+    }
+    exit(0);
+}
+
 static void communicate(int round, uint64_t messages, int connections, int cuts)
 {
+    const char *const leaves = getenv("HARNESS_LEAVES");
     static struct end out[MOST_RANKS * MOST_CONNECTIONS], in[MOST_RANKS * MOST_CONNECTIONS];
     int count = 0, open = 0, devices = 1;
     char name[64];
@@ -960,6 +985,8 @@ static void communicate(int round, uint64_t messages, int connections, int cuts)
             moved |= step_receive(&in[i], messages) | step_send(&out[i], messages);
             open_ends += in[i].done < messages || out[i].done < messages;
         }
+        if (leaves && atoi(leaves) == rank && in[0].done > 9)
+            leave();
         if (!moved)
             usleep(20);
     }
@@ -1048,6 +1075,9 @@ int main(int argc, char **argv)
         return 0;
     }
     communicate(0, messages, connections, cuts);
+    tell_fork();
+    if (getenv("HARNESS_IDLE_S"))
+        sleep((unsigned)atoi(getenv("HARNESS_IDLE_S")));
     /* A second communicator, while the first is there. */
     if (net.version >= 11)
         begin();

@@ -152,6 +152,8 @@ def test_two_hundred_cables(built: Build) -> None:
         ({"OPTCC_SEGMENT_BYTES": "5000"}, "expected a multiple of 4096"),
         ({"OPTCC_SUSPECT_MS": "-1"}, "OPTCC_SUSPECT_MS=-1: expected a whole number"),
         ({"OPTCC_LANES": "some"}, "expected rails"),
+        ({"OPTCC_COLLNET": "sometimes"}, "OPTCC_COLLNET=sometimes: expected auto"),
+        ({"OPTCC_COLLNET_BYTES": "-1"}, "OPTCC_COLLNET_BYTES=-1: expected a whole number"),
     ],
 )
 def test_settings_that_cannot_be(built: Build, env: dict[str, str], told: str) -> None:

@@ -123,6 +123,35 @@ def test_a_folder_that_vanishes_is_told_once_and_harms_nothing(built: Build, tmp
         assert all(process.poll() is None for process in ranks.processes)
 
 
+def counted_twice(built: Build, folder: Path) -> bool:
+    """Whether a NIC that has carried for long, by links that are closed then, seems to have carried that at once."""
+    env = {"OPTCC_METRICS": str(folder), "HARNESS_IDLE_S": "60"}
+    with Ranks(built, loopback(2), messages=1500, env=env) as ranks:
+        log = ranks.folder / "log.0"
+        assert waits(lambda: "link to process" in log.read_text())  # nobody uses it: it is over
+        closed = time.time()
+        assert waits(lambda: min(samples(folder, "timestamp_seconds").values(), default=0) > closed + 1)
+    sent, best = (samples(folder, name) for name in ("nic_sent_bytes_total", "nic_best_bytes_per_second"))
+    return any(best[nic] / 5 > sent[nic] for nic in sent)  # looks are a tenth of a second apart, or more
+
+
+@pytest.mark.long
+def test_a_link_that_is_closed_counts_once(built: Build, tmp_path: Path) -> None:
+    assert not counted_twice(built, tmp_path)
+
+
+@pytest.mark.long
+def test_a_link_that_is_counted_twice_is_found(tmp_path: Path) -> None:
+    source = copytree(ROOT / "native", tmp_path / "native")
+    text = (source / "nccl/net.c").read_text(encoding="utf-8")
+    old = "                report_link_over(r->link);"
+    assert text.count(old) == 1
+    both = f"                report_link(r->link, used_now), {old.strip()}"
+    (source / "nccl/net.c").write_text(text.replace(old, both), encoding="utf-8")
+    (tmp_path / "m").mkdir()
+    assert counted_twice(Build.make(tmp_path, source, "-O1"), tmp_path / "m")
+
+
 # --- a NIC that is lost and comes back -----------------------------------------------------------------------------
 
 

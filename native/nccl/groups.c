@@ -739,103 +739,56 @@ void groups_stop(void)
 
 /* ---- NCCL's calls -------------------------------------------------------------------------------------------------- */
 
-/* The next call: its place, or NULL: too many run. */
-static struct call *next_call(struct group *g)
+/* *request stays NULL where too many run: NCCL asks again. */
+static nccl_result_t make_call(struct group *g, enum call_kind kind, const void *from, void *to, uint64_t bytes,
+                               uint64_t node_bytes, uint64_t window, int type, int op, void **request)
 {
     const uint64_t number = atomic_load_explicit(&g->made, memory_order_relaxed);
     struct call *c = &g->call[number % MOST_CALLS];
-    return number < atomic_load(&g->ended) + MOST_CALLS && atomic_load(&c->request.is) == FREE ? c : NULL;
-}
-
-static void make_call(struct group *g, struct call *c, void **request)
-{
-    c->number = atomic_load_explicit(&g->made, memory_order_relaxed);
+    int does;
+    *request = NULL;
+    group_reduces(type, op, &does);
+    if (atomic_load(&g->lost))
+        return NCCL_REMOTE_ERROR;
+    if (!does || net_too_long(bytes))
+        return NCCL_INVALID_ARGUMENT;
+    if (number >= atomic_load(&g->ended) + MOST_CALLS || atomic_load(&c->request.is) != FREE)
+        return NCCL_SUCCESS;
     c->is = WAITS;
+    c->kind = kind;
+    c->number = number;
+    c->from = from;
+    c->to = to;
+    c->bytes = bytes;
+    c->node_bytes = node_bytes;
+    c->window = window;
+    c->type = TYPES[type];
+    c->op = OPERATIONS[op];
     c->sending = 0;
     atomic_store_explicit(&c->request.is, POSTED, memory_order_relaxed);
-    atomic_store_explicit(&g->made, c->number + 1, memory_order_release);
+    atomic_store_explicit(&g->made, number + 1, memory_order_release);
     *request = &c->request;
     net_ring();
-}
-
-static int too_long(uint64_t bytes)
-{
-    const uint64_t most = (uint64_t)MOST_SEGMENTS * net_process()->settings.segment_bytes;
-    if (bytes > most)
-        tell(1, "a collective of %llu bytes: at most %llu, as properties say", (unsigned long long)bytes,
-             (unsigned long long)most);
-    return bytes > most;
-}
-
-static nccl_result_t check_call(const struct group *g, uint64_t bytes, int type, int op)
-{
-    int does;
-    group_reduces(type, op, &does);
-    return atomic_load(&g->lost) ? NCCL_REMOTE_ERROR : !does || too_long(bytes) ? NCCL_INVALID_ARGUMENT : NCCL_SUCCESS;
+    return NCCL_SUCCESS;
 }
 
 nccl_result_t group_allreduce(void *group, void *from, void *to, size_t count, int type, int op, void **request)
 {
-    struct group *g = group;
-    struct call *c;
-    *request = NULL;
-    if (count > SIZE_MAX / 8)
-        return NCCL_INVALID_ARGUMENT;
-    const uint64_t bytes =
-        type >= 0 && type < NCCL_TYPES ? count * (uint64_t)optcc_type_bytes(TYPES[type]) : 0;
-    const nccl_result_t good = check_call(g, bytes, type, op);
-    if (good != NCCL_SUCCESS || !(c = next_call(g)))
-        return good;
-    c->kind = ALLREDUCE;
-    c->from = from;
-    c->to = to;
-    c->bytes = bytes;
-    c->type = TYPES[type];
-    c->op = OPERATIONS[op];
-    make_call(g, c, request);
-    return NCCL_SUCCESS;
+    const uint64_t item = type >= 0 && type < NCCL_TYPES ? (uint64_t)optcc_type_bytes(TYPES[type]) : 0;
+    return make_call(group, ALLREDUCE, from, to, count > SIZE_MAX / 8 ? UINT64_MAX : count * item, 0, 0, type, op, request);
 }
 
 nccl_result_t group_allgather(void *group, void *from, const struct nccl_part *to, size_t node_bytes,
                               size_t window_offset, size_t window_bytes, void **request)
 {
-    struct group *g = group;
-    struct call *c;
-    *request = NULL;
-    const nccl_result_t good = check_call(g, window_bytes, NCCL_INT8, NCCL_SUM);
-    if (good != NCCL_SUCCESS || !(c = next_call(g)))
-        return good;
-    c->kind = ALLGATHER;
-    c->from = from;
-    c->to = to->address;
-    c->bytes = window_bytes;
-    c->node_bytes = node_bytes;
-    c->window = window_offset;
-    c->type = OPTCC_INT8;
-    c->op = OPTCC_SUM;
-    make_call(g, c, request);
-    return NCCL_SUCCESS;
+    return make_call(group, ALLGATHER, from, to->address, window_bytes, node_bytes, window_offset, NCCL_INT8, NCCL_SUM,
+                     request);
 }
 
 nccl_result_t group_reduce_scatter(void *group, const struct nccl_part *from, void *to, size_t node_bytes,
                                    size_t window_offset, size_t window_bytes, int type, int op, void **request)
 {
-    struct group *g = group;
-    struct call *c;
-    *request = NULL;
-    const nccl_result_t good = check_call(g, window_bytes, type, op);
-    if (good != NCCL_SUCCESS || !(c = next_call(g)))
-        return good;
-    c->kind = REDUCE_SCATTER;
-    c->from = from->address;
-    c->to = to;
-    c->bytes = window_bytes;
-    c->node_bytes = node_bytes;
-    c->window = window_offset;
-    c->type = TYPES[type];
-    c->op = OPERATIONS[op];
-    make_call(g, c, request);
-    return NCCL_SUCCESS;
+    return make_call(group, REDUCE_SCATTER, from->address, to, window_bytes, node_bytes, window_offset, type, op, request);
 }
 
 /* ---- connecting, by NCCL's thread, which waits ------------------------------------------------------------------------ */
@@ -943,7 +896,7 @@ static int meet(struct group *g, void *const *raw, void *listener, struct limit 
         if (p)
             p->in = in;
         else
-            net_close_receive(in);
+            net_close(in);
     }
     for (uint32_t n = 0; good && n < g->nodes; n++)
         good = !g->peer[n] || wait_for(said[n], NULL, limit, "our hello to a node");
@@ -975,8 +928,8 @@ static void free_group(struct group *g)
         struct peer *p = g->peer[n];
         if (!p)
             continue;
-        net_close_send(p->out);
-        net_close_receive(p->in);
+        net_close(p->out);
+        net_close(p->in);
         while (p->early) {
             struct early *e = p->early;
             p->early = e->next;
@@ -1054,7 +1007,7 @@ nccl_result_t group_deregister(void *group, void *region)
     net_unlock();
     for (uint32_t n = 0; g && atomic_load(&g->lost) && n < g->nodes; n++)
         if (g->peer[n]) { /* when these are closed no wire reads it any more */
-            net_close_send(g->peer[n]->out);
+            net_close(g->peer[n]->out);
             g->peer[n]->out = NULL;
         }
     return NCCL_SUCCESS;

@@ -45,6 +45,8 @@ struct settings {
     uint32_t segment_bytes; /* OPTCC_SEGMENT_BYTES */
     uint32_t window_bytes;  /* OPTCC_WINDOW_BYTES */
     enum { BY_ANY, BY_RDMA, BY_TCP } wires; /* OPTCC_WIRES */
+    enum { IF_DEGRADED, ALWAYS, NEVER } collnet; /* OPTCC_COLLNET */
+    uint64_t collnet_bytes; /* OPTCC_COLLNET_BYTES: an AllReduce of fewer does not go by CollNet */
     uint32_t all_lanes;     /* OPTCC_LANES=all: from every NIC to every NIC; else NIC i to NIC i */
     uint64_t suspect_ns;    /* OPTCC_SUSPECT_MS */
     uint64_t return_ns;     /* OPTCC_RETURN_S: a process that does not answer by any NIC for so long is lost */
@@ -174,6 +176,7 @@ void net_ring(void); /* there is something to do */
 const struct process *net_process(void);
 struct link *net_link(const void *connection); /* with the lock; NULL: none any more */
 void net_tell(int warns, const char *line);
+int net_too_long(uint64_t bytes); /* for a message or a call; it is told */
 
 nccl_result_t net_init(nccl_logger_t log);
 nccl_result_t net_finalize(void);
@@ -188,8 +191,7 @@ nccl_result_t net_send(void *connection, void *data, size_t size, void **request
 nccl_result_t net_receive(void *connection, int n, void **data, const size_t *sizes, void **request);
 nccl_result_t net_flush(void **request);
 nccl_result_t net_test(void *request, int *done, int *sizes);
-nccl_result_t net_close_send(void *connection);
-nccl_result_t net_close_receive(void *connection);
+nccl_result_t net_close(void *connection);
 nccl_result_t net_close_listen(void *listener);
 
 /* ---- report.c ------------------------------------------------------------------------------------------------------ */
