@@ -40,6 +40,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 _Static_assert(sizeof(struct optcc_frame) == 112, "it travels between machines, without holes");
 
@@ -1143,6 +1144,14 @@ static void rest(struct optcc_engine *e, uint64_t ns)
         e->wires->sleep(e->self, ns);
     else
         sched_yield();
+}
+
+uint64_t optcc_now(void *self)
+{
+    struct timespec t;
+    (void)self;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
