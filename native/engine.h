@@ -666,6 +666,9 @@ int optcc_same_secret(const void *a, const void *b, uint32_t length);
 
 /* ---- what flow.c takes its pieces from ----------------------------------------------------------------------------- */
 
+/* From now on a wire has at most so many bytes that are not acknowledged; no more than it was opened with. */
+void optcc_narrow(struct optcc_engine *engine, uint32_t window_bytes);
+
 /* The clock of all wires but virtual ones: nanoseconds; `self` says nothing. */
 uint64_t optcc_now(void *self);
 

@@ -1261,6 +1261,8 @@ uint32_t optcc_notes(struct optcc_engine *e, struct optcc_note *notes, uint32_t 
 
 void optcc_count(const struct optcc_engine *e, struct optcc_counters *counters) { *counters = e->counters; }
 
+void optcc_narrow(struct optcc_engine *e, uint32_t window_bytes) { e->config.window_bytes = window_bytes; }
+
 void optcc_leave(struct optcc_engine *e, uint32_t wire)
 {
     if (wire < e->config.wires)

@@ -82,9 +82,12 @@ def test_every_table_reduces_exactly(built: Build, version: int) -> None:
     ],
 )
 def test_rates_say_which_plan(built: Build, plans: Path, rates: list[str], plan: str) -> None:
+    """And a plan with slow nodes has shorter windows."""
     outcome = play(built, rates, plans, seed=len(rates))
     assert not outcome.fault
     assert set(plans_taken(outcome)) == {plan}
+    window = 512 if plan in ("3-now.plan", "ring") else 256
+    assert all(f"on by {plan} (windows of {window} KiB)" in log for log in outcome.logged)
 
 
 @pytest.mark.parametrize("rates", [["8,8", "4,4", "8,8"], ["8,8", "8,8", "8,8", "4,4"], ["8,8"] * 2])

@@ -129,6 +129,7 @@ struct group {
     struct kept kept[KEPT];
     struct grant grant[GRANTS];
     uint64_t grants;
+    int slow;                  /* the last one's plan has slow nodes */
     uint32_t mbps[MOST_NODES]; /* at node 0: of each node, as it has said */
     uint32_t own_mbps;
     uint64_t look_ns;
@@ -220,12 +221,13 @@ static int acknowledge(struct peer *p)
     return moved;
 }
 
-/* How much a link is given ahead: enough for its wires, and not so much that what is urgent waits behind it. */
+/* How much a link is given ahead: enough for its wires, and not so much that what is urgent waits behind it. A plan with
+ * slow nodes has more that is urgent: there a wire is given a window ahead, and half of one is under way. */
 static uint64_t queue_bytes(const struct group *g, const struct peer *p)
 {
     const struct link *link = net_link(p->out);
     const uint32_t wires = link ? link_wires(link) : 1;
-    return (uint64_t)(wires ? wires : 1) * QUEUE_WINDOWS * g->process->settings.window_bytes;
+    return (uint64_t)(wires ? wires : 1) * (g->slow ? 1 : QUEUE_WINDOWS) * g->process->settings.window_bytes;
 }
 
 static int send_pieces(struct group *g, struct call *c)
@@ -268,6 +270,19 @@ static const struct grant *grant_of(const struct group *g, uint64_t call)
 
 static uint64_t granted(const struct group *g) { return g->grants ? g->grant[(g->grants - 1) % GRANTS].until : 0; }
 
+static uint32_t window_of(const struct group *g) { return g->process->settings.window_bytes >> g->slow; }
+
+/* With the lock. */
+static void set_windows(struct group *g, int slow)
+{
+    g->slow = slow;
+    for (uint32_t n = 0; n < g->nodes; n++) {
+        const struct link *link = g->peer[n] ? net_link(g->peer[n]->out) : NULL;
+        if (link && link_engine(link))
+            optcc_narrow(link_engine(link), window_of(g));
+    }
+}
+
 static void add_grant(struct group *g, uint32_t plan, uint64_t until, const uint16_t *node_of)
 {
     const struct grant *last = g->grants ? &g->grant[(g->grants - 1) % GRANTS] : NULL;
@@ -276,9 +291,11 @@ static void add_grant(struct group *g, uint32_t plan, uint64_t until, const uint
     new.number = !last                                                                                     ? 0
                  : last->plan == plan && !memcmp(last->node_of, new.node_of, sizeof new.node_of) ? last->number
                                                                                                            : last->number + 1;
-    if (!last || new.number != last->number)
-        tell(0, "group of %u nodes, this is node %u: from call %llu on by %s", g->nodes, g->rank,
-             (unsigned long long)new.first, plans_name(g->process->plans, plan));
+    if (!last || new.number != last->number) {
+        set_windows(g, plans_slow(g->process->plans, plan));
+        tell(0, "group of %u nodes, this is node %u: from call %llu on by %s (windows of %u KiB)", g->nodes, g->rank,
+             (unsigned long long)new.first, plans_name(g->process->plans, plan), window_of(g) >> 10);
+    }
     g->grant[g->grants++ % GRANTS] = new;
 }
 
@@ -1024,6 +1041,7 @@ nccl_result_t group_close(void *group)
             *at = g->next;
             break;
         }
+    set_windows(g, 0);
     net_unlock();
     tell(0, "group of %u nodes, this is node %u: closed after %llu calls, %.1f MB", g->nodes, g->rank,
          (unsigned long long)atomic_load(&g->ended), (double)g->carried / 1e6);

@@ -235,7 +235,8 @@ void plans_close(struct plans *plans);
 uint32_t plans_count(const struct plans *plans);
 const char *plans_name(const struct plans *plans, uint32_t plan); /* of its file */
 void plans_code(const struct plans *plans, uint8_t code[OPTCC_HMAC]); /* the same of the same files */
-int plans_degraded(const struct plans *plans); /* whether now.plan has slow nodes */
+int plans_slow(const struct plans *plans, uint32_t plan); /* whether it has slow nodes */
+int plans_degraded(const struct plans *plans);           /* whether now.plan has */
 /* The plan for nodes with these rates, and which node has which role in it; OPTCC_NONE: none suits, take a ring. */
 uint32_t plans_choose(const struct plans *plans, uint32_t nodes, const uint32_t *mbps, uint16_t *node_of);
 uint32_t plans_cycle(const struct plans *plans, uint32_t plan); /* how many programs it has */
