@@ -36,7 +36,18 @@ from optcc.runtime.control.connecting import (
     prepare,
 )
 from optcc.runtime.control.door import Door, listening
-from optcc.runtime.control.judgement import GRACE_S, HUB, CallHub, JoinGroup, Missed, OpenHub, ShutDoor, go_on
+from optcc.runtime.control.judgement import (
+    GRACE_S,
+    HUB,
+    AskHub,
+    CallHub,
+    JoinGroup,
+    Missed,
+    OpenHub,
+    ShutDoor,
+    go_on,
+    hear,
+)
 from optcc.runtime.control.links import Links
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
@@ -62,6 +73,7 @@ from optcc.runtime.messages import (
     LostNics,
     Note,
     Regroup,
+    RunFailed,
     Shrink,
     Strike,
 )
@@ -209,6 +221,7 @@ class Ties:
     listener : this rank's, until a hub has it; None: the first hub, or whoever has failed
     limit_s : as `timeout_s`
     overseer : where the hub is in this process; hub : its number, or HUB: the connection with it has ended
+    made : whether the group is, not only begun
     """
 
     first: Membership
@@ -219,6 +232,7 @@ class Ties:
     listener: socket.socket | None = None
     overseer: Overseer | None = None
     hub: int = 0
+    made: bool = True
     _silent: dict[int, float] = field(default_factory=dict)  # by number, since when its machine has said nothing
     _held: dict[int, socket.socket] = field(default_factory=dict)  # by number, a connection that tells that it lives
 
@@ -248,14 +262,14 @@ class Ties:
 
     # --- what `go_on` has done ---------------------------------------------------------------------------------------
 
-    def open(self, numbers: list[int], without: list[int]) -> None:
+    def open(self, numbers: list[int], verdict: RunFailed) -> None:
         """The hub, in this process."""
         if not self.listener:
-            return  # it was here, and has ended
+            return  # it is here, or has ended
         host, port = self.listener.getsockname()[:2]
         door = Door(self.first.job, self.first.secret.encode(), host, port, self.listener)
         self.listener = None
-        how: dict[str, Any] = {"lives": self.lives, "mine": self.first.rank, "without": without}
+        how: dict[str, Any] = {"lives": self.lives, "mine": self.first.rank, "verdict": verdict}
         self.overseer = Overseer(self.first.world, door, math.inf, numbers=numbers, **how).start()
 
     def lives(self, number: int) -> bool:
@@ -293,24 +307,55 @@ class Ties:
         self.control.__exit__()
         self.control, self.hub = control, hub
 
-    def told(self) -> RankFailedError | None:
-        """What the hub says, if it lives, of this rank, whose connection with it has ended."""
-        end, hub = time.monotonic() + self.limit_s, self.hub
+    def hear(self) -> RankFailedError:
+        """The verdict of this rank, whose connection with the hub has ended."""
+        end, hub, answer = time.monotonic() + self.limit_s, self.hub, None
+        gone = RunFailed(0, HUB_GONE)
         self.hub = HUB
         self.control.hang_up(0.0)  # half a message may have been its end: the hub is to notice
-        while self.doors and time.monotonic() < end:
+        steps = hear(self.first.rank, self.numbers if self.doors and self.made else [], hub)
+        try:
+            while True:
+                match steps.send(answer):
+                    case AskHub(number):
+                        answer = self._ask(number, end)
+                    case OpenHub(numbers):
+                        with contextlib.suppress(TransportError):  # shrink says so
+                            self.open(numbers, gone)
+        except StopIteration as heard:
+            said = heard.value or gone
+        return RankFailedError(said.rank, said.cause)
+
+    def _ask(self, hub: int, end: float) -> RunFailed | Missed:
+        """The hub of that number what the verdict is, which is to answer by `end`."""
+        while (now := time.monotonic()) < end:
             try:
                 if self.hub != hub:
-                    self._connect(hub, self.limit_s)
+                    self._connect(hub, end - now)
                 select.select([self.control], [], [], max(0.0, end - time.monotonic()))
                 self.control.check()
             except RankFailedError as said:
-                return said
-            except RefusedError:  # it has not noticed yet
-                time.sleep(RETRY_S)
-            except (OSError, EOFError, HubLostError):
+                return RunFailed(said.rank, said.cause)
+            except BlockingIOError:
                 break
-        return None
+            except (EOFError, ConnectionResetError, BrokenPipeError, RefusedError, HubLostError):
+                self.hub = HUB  # it has not noticed yet that the last connection has ended, or ends itself
+                time.sleep(RETRY_S)
+            except OSError:
+                return Missed.GONE
+        return Missed.LATE
+
+    def tend(self, verdict: RankFailedError) -> None:
+        """After that, until this rank goes on: the others are to hear it here, too, if the hub is gone and they have
+        nobody else to ask."""
+        if self.hub != HUB:
+            try:
+                self.control.check()
+            except HubLostError:
+                self.hub = HUB
+        lower = self.numbers[: self.numbers.index(self.first.rank)]
+        if self.hub == HUB and self.listener and self.doors and self.made and not any(map(self.lives, lower)):
+            self.open(self.numbers, RunFailed(verdict.rank, verdict.cause))
 
     def call(self, hub: int, without: list[int], end: float) -> Regroup | Missed:
         """Of the hub of that number, which is to answer by `end`."""
@@ -354,7 +399,7 @@ class Ties:
     def regrouped(self, numbers: list[int]) -> Membership:
         """This rank's place among these, which are the group from now on."""
         rank = numbers.index(self.first.rank)
-        self.control, self.numbers = self.control.heir(rank, len(numbers)), numbers
+        self.control, self.numbers, self.made = self.control.heir(rank, len(numbers)), numbers, False
         job = f"{self.first.job}, ranks {', '.join(map(str, numbers))}"
         return Membership(rank, len(numbers), tuple(self.doors[self.hub]), job, self.first.secret)
 
@@ -695,7 +740,8 @@ class Member:
             ties, end = self._ties, time.monotonic() + self.timeout_s
             if ties is None:
                 raise InputError("it has shrunk already", where="shrink", expected="a call of the one that came of it")
-            known, blamed = self._numbers, ties.blamed(self.failed, self._numbers)
+            failed, known = self.failed, self._numbers
+            blamed = ties.blamed(failed, known)
             steps = go_on(ties.first.rank, known, ties.hub, blamed)
             answer: object = None
             with contextlib.suppress(StopIteration):
@@ -704,8 +750,8 @@ class Member:
                     match step:
                         case ShutDoor():
                             ties.shut()
-                        case OpenHub(numbers, without):
-                            ties.open(numbers, without)
+                        case OpenHub(numbers):
+                            ties.open(numbers, RunFailed(failed.rank, failed.cause))
                         case CallHub(number, without):
                             answer = ties.call(number, without, end)
                         case JoinGroup(numbers):
@@ -713,8 +759,9 @@ class Member:
                             self._ties = ties if place.world == 1 else None
                             try:
                                 join(place, [known.index(number) for number in numbers], ties, end)
+                                ties.made = True
                             except RankFailedError as error:
-                                self._ties, answer = ties, ties.blamed(error, numbers)
+                                self._ties, failed, answer = ties, error, ties.blamed(error, numbers)
 
     @property
     def host(self) -> str:
@@ -754,7 +801,13 @@ class Member:
             pause_s = min(SLOWER * pause_s, IDLE_S)
             if self._lock.acquire(blocking=False):
                 try:
-                    if not self._stop.is_set() and not self.failed:
+                    if self._stop.is_set():
+                        pass
+                    elif self.failed:
+                        with contextlib.suppress(OptccError):
+                            if self._ties:
+                                self._ties.tend(self.failed)
+                    else:
                         with contextlib.suppress(RankFailedError), self._guarded():
                             if self._look(-math.inf) or self.operation != seen:
                                 pause_s = TICK_S
@@ -800,7 +853,7 @@ class Member:
                     self._answer(self.operation - error.behind)
             self.failed = verdict(error, self._control, self._links, self.timeout_s)
             if self.failed.cause == HUB_GONE and self._ties:
-                self.failed = self._ties.told() or self.failed
+                self.failed = self._ties.hear()
             self._links.close()
         raise self.failed from (None if error is self.failed else error)
 
