@@ -157,7 +157,10 @@ class Hub:
         return self._ended or (not self.staying and not (self.awaited and (self.follows or not self.failed)))
 
     def dead(self, number: int, now: float) -> None:
-        """After a verdict: the process of one of `awaited` does not live."""
+        """The process of one of `awaited` does not live."""
+        if number in self.awaited and not self.failed:
+            rank = self.numbers.index(number)
+            self._evidence = self._evidence or (rank, self._obituary(rank))
         self.awaited.discard(number)
         self.look(now)
 

@@ -235,6 +235,8 @@ class Ties:
     made: bool = True
     _silent: dict[int, float] = field(default_factory=dict)  # by number, since when its machine has said nothing
     _held: dict[int, socket.socket] = field(default_factory=dict)  # by number, a connection that tells that it lives
+    _holding: threading.Lock = field(default_factory=threading.Lock)
+    _left: bool = False
 
     def shut(self) -> None:
         """Nobody is to come here any more."""
@@ -252,8 +254,11 @@ class Ties:
         """After that."""
         if self.overseer:
             self.overseer.leave()
-        for number in [*self._held]:
-            self._held.pop(number).close()
+        with self._holding:  # whoever still asks holds nothing any more
+            self._left = True
+            for held in self._held.values():
+                held.close()
+            self._held.clear()
 
     @staticmethod
     def blamed(error: RankFailedError, numbers: Sequence[int]) -> int:
@@ -279,27 +284,37 @@ class Ties:
         A connection tells as long as it is held, whether or not its far end is taken: one for each question would fill
         the queue of a rank in a long step.
         """
-        held = self._held.get(number)
+        held = self._held.pop(number, None)  # another thread that asks the same has one of its own
         try:
             if held and held.recv(GREETING_LIMIT):
-                return True  # its hub greets a stranger
+                return self._hold(number, held)  # its hub greets a stranger
         except BlockingIOError:
-            return True
+            return self._hold(number, held)
         except TimeoutError:  # its kernel has not answered this one's
             self._silent.setdefault(number, time.monotonic() - SILENCE_S)
         except OSError:
             pass
         if held:  # its process has ended, or its hub has sent a stranger away
-            self._held.pop(number).close()
+            held.close()
         try:
-            self._held[number] = made = own(socket.create_connection(tuple(self.doors[number]), GRACE_S))
-            prepare(made)
-            made.setblocking(False)
+            made = own(socket.create_connection(tuple(self.doors[number]), GRACE_S))
         except ConnectionRefusedError:
             return False
         except OSError:
             return time.monotonic() < self._silent.setdefault(number, time.monotonic()) + SILENCE_S
         self._silent.pop(number, None)
+        made.setblocking(False)
+        with contextlib.suppress(OSError):  # it has ended since: the next question finds out
+            prepare(made)
+        return self._hold(number, made)
+
+    def _hold(self, number: int, connection: socket.socket | None) -> bool:
+        """Until it is asked anew; True: it lives."""
+        with self._holding:
+            if connection and (self._left or number in self._held):
+                connection.close()
+            elif connection:
+                self._held[number] = connection
         return True
 
     def _connect(self, hub: int, within_s: float) -> None:
@@ -466,6 +481,7 @@ class Member:
     overseer : where this process has the ranks' hub: that of a job with rank 0
     control : a connection to the hub that there is already; None: one is made, as `membership` says
     ties : of the group that this one comes of by shrinking, in place of both; they are its own from now on
+    hub_lives : whether the process of a hub that listens already is there; None: it may be started later
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank; None:
         plans stay, whatever dies
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
@@ -484,6 +500,7 @@ class Member:
         overseer: Overseer | None = None,
         control: Control | None = None,
         ties: Ties | None = None,
+        hub_lives: Callable[[], bool] | None = None,
         lent: Arena | None = None,
         gpu: Any = None,
     ) -> None:
@@ -500,8 +517,10 @@ class Member:
         try:
             self.lent = lent.share() if lent else arena_for(transport)
             join_s = max(JOIN_S, timeout_s) if join_s is None else join_s
-            self._control = (ties.control if ties else control) or Control.join(membership, join_s, timeout_s)
-        except BaseException:
+            self._control = (ties.control if ties else control) or Control.join(
+                membership, join_s, timeout_s, hub_lives or (lambda: True)
+            )
+        except BaseException as error:
             if self.lent:
                 self.lent.close()
             if ties:
@@ -509,6 +528,8 @@ class Member:
                 ties.leave()
             elif overseer:
                 overseer.leave()
+            if isinstance(error, HubLostError) and hub_lives and not hub_lives():
+                raise RankFailedError(0, HUB_GONE) from error
             raise
         self._control.operation = lambda: self.operation
         self._control.on_ask = self._answer
@@ -592,6 +613,10 @@ class Member:
         ties.doors[0] = self.membership.address
         if ties.overseer:
             ties.overseer.lives = ties.lives
+
+    def lives(self, rank: int) -> bool:
+        """As `Ties.lives`."""
+        return self._ties is None or self._ties.lives(self._numbers[rank])
 
     @property
     def layout(self) -> Layout:
