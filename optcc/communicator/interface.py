@@ -151,7 +151,9 @@ def _part_by_color(member: Member, color: int | None, key: int) -> Regrouped | N
     old, name = member.membership, f"{member.membership.job}/split {color}"
     overseer = None
     if color is not None and ranks[0] == member.rank and len(ranks) > 1:
-        overseer = Overseer(len(ranks), Door(name, old.secret.encode(), member.host, 0), member.timeout_s).start()
+        door = Door(name, old.secret.encode(), member.host, 0)
+        lives: Callable[[int], bool] = lambda rank: member.lives(ranks[rank])  # noqa: E731
+        overseer = Overseer(len(ranks), door, member.timeout_s, lives=lives).start()
     address = member.exchange([member.host, overseer.address[1]] if overseer else None)[ranks[0]]
     if color is None:
         return None
@@ -367,14 +369,12 @@ class Communicator:
         membership: Membership,
         overseer: Overseer | None,
         cluster: Given | None,
-        within_s: float | None = None,
-        dead: Sequence[str] = (),
-        lent: Arena | None = None,
-        ties: Ties | None = None,
+        **how: Any,
     ) -> Communicator:
+        """`how` : as of `_join`"""
         comm = object.__new__(cls)
         comm._options = options
-        comm._join(membership, overseer, cluster, within_s, dead, lent, ties)
+        comm._join(membership, overseer, cluster, **how)
         return comm
 
     def _join(
@@ -386,10 +386,11 @@ class Communicator:
         dead: Sequence[str] = (),
         lent: Arena | None = None,
         ties: Ties | None = None,
+        hub_lives: Callable[[], bool] | None = None,
     ) -> None:
         """within_s : for all ranks to come, None: as for those that are started at the same time
 
-        dead : NICs of this rank that are known not to work; lent, ties : see `Member`
+        dead : NICs of this rank that are known not to work; lent, ties, hub_lives : see `Member`
         """
         options, self._given, self._process = self._options, cluster is not None, os.getpid()
         within_s = max(JOIN_S, options.timeout_s) if within_s is None else within_s
@@ -416,6 +417,7 @@ class Communicator:
             on_renew=self._renew,
             on_notes=self._events.note,
             ties=ties,
+            hub_lives=hub_lives,
             lent=lent,
             gpu=gpu and CudaMemory(gpu),
         )
@@ -589,7 +591,8 @@ class Communicator:
         made: list[Communicator] = []
 
         def join(place: Membership, ranks: list[int], ties: Ties, end: float) -> None:
-            made.append(self._sub(Regrouped(place, None, ranks), ties, max(GRACE_S, end - time.monotonic())))
+            within_s = max(GRACE_S, end - time.monotonic())
+            made.append(self._sub(Regrouped(place, None, ranks), ties=ties, within_s=within_s))
 
         self._member.shrink(join)
         return made[0]
@@ -641,7 +644,9 @@ class Communicator:
             return None if color is None else self._sub(Regrouped(ALONE, None, [0]))
         with self._events.verdict():
             group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
-        return self._sub(group) if group else None
+        if not group:
+            return None
+        return self._sub(group, hub_lives=lambda: self._member.lives(group.ranks[0]), within_s=self._options.timeout_s)
 
     def strike(self, kind: str, nic: str, part: float = 0.5, amount: float = 0.0, far: str = "") -> None:
         """Inject a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
@@ -712,19 +717,19 @@ class Communicator:
         dead = dead_nics(self._prepared.cluster if self.world > 1 else self.cluster, self.rank)
         made, failed = None, None
         try:
-            made = self._with(self._options, place, group.overseer, given, within_s + JOIN_S, dead, self._arena)
+            how: dict[str, Any] = {"within_s": within_s + JOIN_S, "dead": dead, "lent": self._arena}
+            made = self._with(self._options, place, group.overseer, given, **how)
         except OptccError as error:
             failed = error
         all_or_none(made, failed, place, exchange)
         assert made
         return made
 
-    def _sub(self, group: Regrouped, ties: Ties | None = None, within_s: float | None = None) -> Communicator:
-        """A communicator of some of these ranks. ties, within_s : as of `_join`"""
+    def _sub(self, group: Regrouped, **how: Any) -> Communicator:
+        """A communicator of some of these ranks. `how` : as of `_join`"""
         if group.place.world == 1:
             return self._with(self._options, group.place, None, None)
         cluster = part_of(self._prepared.cluster, group.ranks)
-        within_s = within_s or self._options.timeout_s  # for all that live, as in any call
-        made = self._with(self._options, group.place, group.overseer, cluster, within_s, lent=self._arena, ties=ties)
+        made = self._with(self._options, group.place, group.overseer, cluster, lent=self._arena, **how)
         made._given = self._given
         return made
