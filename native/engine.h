@@ -649,7 +649,16 @@ uint32_t optcc_world_done(const struct optcc_world *world, uint32_t rank); /* ta
 
 #pragma GCC visibility pop
 
+/* ---- wires_tcp.c, for other sockets of the library ------------------------------------------------------------------ */
+
+/* A socket that listens on an address, which then has its port; one that is connecting to an address. -1: `errno` says why. */
+int optcc_tcp_listen(struct optcc_tcp_address *address, int backlog);
+int optcc_tcp_call(const struct optcc_tcp_address *address);
+
 /* ---- hmac.c ------------------------------------------------------------------------------------------------------ */
+
+/* Random bytes of the kernel, at most 256; whether there are any. */
+int optcc_draw(void *bytes, uint64_t length);
 
 enum { OPTCC_HMAC = 32 }; /* bytes */
 void optcc_hmac(const void *key, uint32_t key_length, const void *bytes, uint64_t length, uint8_t code[OPTCC_HMAC]);
@@ -657,6 +666,12 @@ void optcc_hmac(const void *key, uint32_t key_length, const void *bytes, uint64_
 int optcc_same_secret(const void *a, const void *b, uint32_t length);
 
 /* ---- what flow.c takes its pieces from ----------------------------------------------------------------------------- */
+
+/* From now on a wire has at most so many bytes that are not acknowledged; no more than it was opened with. */
+void optcc_narrow(struct optcc_engine *engine, uint32_t window_bytes);
+
+/* The clock of all wires but virtual ones: nanoseconds; `self` says nothing. */
+uint64_t optcc_now(void *self);
 
 #define OPTCC_NONE UINT32_MAX
 

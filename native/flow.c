@@ -40,6 +40,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 _Static_assert(sizeof(struct optcc_frame) == 112, "it travels between machines, without holes");
 
@@ -1145,6 +1146,14 @@ static void rest(struct optcc_engine *e, uint64_t ns)
         sched_yield();
 }
 
+uint64_t optcc_now(void *self)
+{
+    struct timespec t;
+    (void)self;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* `optcc_wait`, but for `notes`. */
@@ -1262,6 +1271,8 @@ uint32_t optcc_notes(struct optcc_engine *e, struct optcc_note *notes, uint32_t 
 }
 
 void optcc_count(const struct optcc_engine *e, struct optcc_counters *counters) { *counters = e->counters; }
+
+void optcc_narrow(struct optcc_engine *e, uint32_t window_bytes) { e->config.window_bytes = window_bytes; }
 
 void optcc_leave(struct optcc_engine *e, uint32_t wire)
 {
