@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import native_build
+from tests.native_build import LOOSE, Mutant
+
 ROOT = Path(__file__).resolve().parent.parent
 HARNESS = ROOT / "tests" / "nccl_harness.c"
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror")
@@ -38,6 +41,17 @@ class Build:
         subprocess.run([sys.executable, str(native / "build.py"), str(plugin)], check=True, env=env, timeout=300)
         command = ["cc", *WARNINGS, *flags.split(), f"-I{native}", str(HARNESS), "-o", str(harness), "-ldl", "-pthread"]
         subprocess.run(command, check=True, timeout=300)
+        return cls(plugin, harness)
+
+    @classmethod
+    def wrong(cls, folder: Path, mutant: Mutant) -> Build:
+        """With a bug; what it leaves alone is compiled once."""
+        native, harness = mutant.planted(folder), folder / "harness"
+        script = native / "nccl" / "exports.map"
+        link = ("-pthread", "-Wl,-z,nodelete", f"-Wl,--version-script={script}")
+        plugin = native_build.build(folder, native, LOOSE, sorted((native / "nccl").glob("*.c")), link)
+        objects = native_build.compiled([HARNESS], native, (*WARNINGS, *LOOSE))
+        subprocess.run(["cc", *objects, "-o", str(harness), "-ldl", "-pthread"], check=True, timeout=300)
         return cls(plugin, harness)
 
 

@@ -10,7 +10,6 @@ import time
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from optcc.schedule.columns import Lane, Port, Route, Schedule
 from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
+from tests.native_build import Mutant
 from tests.nccl_ranks import ROOT, WARNINGS, Build, Outcome, Ranks, ip, loopback, namespaces, run, shared_build
 from tests.test_nccl_plugin import REMOTE_ERROR, VERSIONS, Table, alone
 
@@ -402,24 +402,26 @@ def test_collnet_is_taken_where_it_should(
 
 # --- bugs that must be found, sanitizers -----------------------------------------------------------------------------
 
+
+def groups(old: str, new: str) -> Mutant:
+    return Mutant("nccl/groups.c", old, new)
+
+
 MUTANTS = {
-    "the least is taken for the most": ("[NCCL_MAX] = OPTCC_MAX", "[NCCL_MAX] = OPTCC_MIN"),
-    "what comes early is forgotten": ("    *last = e;\n    return 1;", "    free(e);\n    return 1;"),
-    "an AllGather lacks what is our own": ("if (c->to + at != c->from && own)", "if (0 && own)"),
-    "a ReduceScatter gives the beginning": (
+    "the least is taken for the most": groups("[NCCL_MAX] = OPTCC_MAX", "[NCCL_MAX] = OPTCC_MIN"),
+    "what comes early is forgotten": groups("    *last = e;\n    return 1;", "    free(e);\n    return 1;"),
+    "an AllGather lacks what is our own": groups("if (c->to + at != c->from && own)", "if (0 && own)"),
+    "a ReduceScatter gives the beginning": groups(
         "memcpy(c->to, c->scratch + at, own);", "memcpy(c->to, c->scratch, own);"
     ),
-    "a call ends before its last sums": ("if (done == rows && !c->sending)", "if (done + 1 >= rows && !c->sending)"),
+    "a call ends before its last sums": groups(
+        "if (done == rows && !c->sending)", "if (done + 1 >= rows && !c->sending)"
+    ),
 }  # fmt: skip
 
 
 def found(mutant: str, folder: Path) -> bool:
-    source = copytree(ROOT / "native", folder / "native")
-    old, new = MUTANTS[mutant]
-    text = (source / "nccl" / "groups.c").read_text(encoding="utf-8")
-    assert text.count(old) == 1
-    (source / "nccl" / "groups.c").write_text(text.replace(old, new), encoding="utf-8")
-    built = Build.make(folder, source, "-O1")
+    built = Build.wrong(folder, MUTANTS[mutant])
     outcome = run(built, loopback(3), calls=150, env={"HARNESS_LIMIT_S": "30", "OPTCC_RETURN_S": "5"})
     return bool(outcome.fault)
 

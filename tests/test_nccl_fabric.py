@@ -11,14 +11,15 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
 from pathlib import Path
-from shutil import copytree, rmtree
+from shutil import rmtree
 
 import pytest
 
 from optcc.export.calls import prepared
 from optcc.fabric.played import PlayedFabric
 from optcc.values.cluster import Cluster
-from tests.nccl_ranks import ROOT, Build, Outcome, Ranks, loopback, run, shared_build
+from tests.native_build import Mutant
+from tests.nccl_ranks import Build, Outcome, Ranks, loopback, run, shared_build
 from tests.test_nccl_collnet import plans_taken
 
 pytestmark = pytest.mark.cc
@@ -240,16 +241,16 @@ def test_ranks_with_other_wires_are_told(built: Build) -> None:
 # --- bugs that must be found, sanitizers ---------------------------------------------------------------------------
 
 MUTANTS = {
-    "a payload is not copied": (
+    "a payload is not copied": Mutant(
         "wires_verbs.c", "memcpy(copy + sizeof *head, payload, head->length);", "(void)payload;"
     ),
-    "all payloads have one place": (
+    "all payloads have one place": Mutant(
         "wires_verbs.c", "w->place = w->place + 1 == v->receives ? 0 : w->place + 1;", "w->place = 0;"
     ),
-    "a node does not take the plan that is granted": (
+    "a node does not take the plan that is granted": Mutant(
         "nccl/groups.c", "add_grant(g, note->row, note->offset", "add_grant(g, 0, note->offset"
     ),
-    "the end of a process is not seen": (
+    "the end of a process is not seen": Mutant(
         "nccl/link.c", "            l->left_ns = clock_ns();", "            l->left_ns = 0;"
     ),
 }  # fmt: skip
@@ -258,12 +259,7 @@ MUTANTS = {
 @pytest.mark.long
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))
 def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
-    source = copytree(ROOT / "native", tmp_path / "native")
-    file, old, new = MUTANTS[mutant]
-    text = (source / file).read_text(encoding="utf-8")
-    assert text.count(old) == 1
-    (source / file).write_text(text.replace(old, new), encoding="utf-8")
-    built = Build.make(tmp_path, source, "-O1")
+    built = Build.wrong(tmp_path, MUTANTS[mutant])
     if "end of a process" in mutant:
         assert ends(built)
         return

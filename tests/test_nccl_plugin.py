@@ -12,14 +12,15 @@ import subprocess
 import time
 from multiprocessing import get_context
 from pathlib import Path
-from shutil import copytree, which
+from shutil import which
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
-from tests.nccl_ranks import ROOT, Build, Cables, Ranks, loopback, namespaces, run, shared_build
+from tests.native_build import Mutant
+from tests.nccl_ranks import Build, Cables, Ranks, loopback, namespaces, run, shared_build
 
 pytestmark = pytest.mark.cc
 VERSIONS = (8, 9, 10, 11, 12)
@@ -369,17 +370,19 @@ def test_the_command_tells_where_it_is(tmp_path: Path, monkeypatch: pytest.Monke
 # --- bugs that must be found ---------------------------------------------------------------------------------------
 
 MUTANTS = {
-    "a receive is told with its buffer's length": (
+    "a receive is told with its buffer's length": Mutant(
         "nccl/net.c", "                   bytes);", "                   r->bytes);"
     ),
-    "a message is done when it is taken": (
+    "a message is done when it is taken": Mutant(
         "nccl/net.c", "            if (result == OPTCC_AGAIN)\n                continue;", ""
     ),
-    "any listener takes any connection": ("messages.c", "s->is != WANTED || s->port != port ||", "s->is != WANTED ||"),
-    "what a lost wire carried is forgotten": (
+    "any listener takes any connection": Mutant(
+        "messages.c", "s->is != WANTED || s->port != port ||", "s->is != WANTED ||"
+    ),
+    "what a lost wire carried is forgotten": Mutant(
         "flow.c", "o->is == FLYING && o->wire == w->index)", "o->is == FLYING && o->wire == w->index && 0)"
     ),
-    "any secret opens the door": (
+    "any secret opens the door": Mutant(
         "nccl/link.c", 'if (!optcc_same_secret(code, m->offer.code, OPTCC_HMAC))', "if (0)"
     ),
 }  # fmt: skip
@@ -387,12 +390,7 @@ MUTANTS = {
 
 @pytest.fixture
 def mutant(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
-    file, old, new = MUTANTS[request.param]
-    source = copytree(ROOT / "native", tmp_path / "native")
-    text = (source / file).read_text(encoding="utf-8")
-    assert text.count(old) == 1
-    (source / file).write_text(text.replace(old, new), encoding="utf-8")
-    return Build.make(tmp_path, source, "-O1")
+    return Build.wrong(tmp_path, MUTANTS[request.param])
 
 
 @pytest.mark.long
