@@ -10,7 +10,7 @@ help:
 	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 550 MB"
 	@echo "make test            lint, types and the test suite, with packages of their own;"
 	@echo "                     PROGRAMS= names what is installed beside them: g++ perftest ucx coq ns3 torch prometheus"
-	@echo "make test-long       the tests that take long, and those on random cases with a quarter of their cases;"
+	@echo "make test-long       the tests that take long, and those on random cases with an eighth of their cases;"
 	@echo "                     WHOLE=1 make test-long: with all of them, for a night"
 	@echo "make native          the C code alone, after a change to it"
 	@echo "make wheel           wheels for x86-64 and Arm, glibc 2.28 and newer, into dist/"

@@ -183,7 +183,7 @@ def test_strikes_at_random_moments(shape: tuple[int, int], request: pytest.Fixtu
 @pytest.mark.long
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_two_hundred_strikes_at_random_moments(shape: tuple[int, int], request: pytest.FixtureRequest) -> None:
-    """17 for each cluster with --whole, else a quarter of them."""
+    """17 for each cluster with --whole, else an eighth of them."""
     seed, count = int(request.config.getoption("--hypothesis-seed")), cases(17)
     assert hits(seed, shape, kinds_of(seed, count * SHAPES.index(shape), count)) >= count * 3 // 5
 
