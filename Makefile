@@ -86,9 +86,11 @@ PROGRAMS ?= g++ perftest ucx ip coq ns3 torch prometheus
 programs: $(VENV)/ready-dev
 	tools/programs.sh --or-say $(VENV) $(PROGRAMS)
 
-# On all cores, a file at a time, since what a file sets up is dear. REQUIRE="coq torch": fail where these are missing;
-# SEED=7: the random cases of this seed.
-PYTEST = tools/tests.sh $(BIN)/pytest -n auto --dist loadfile $(addprefix --require=,$(REQUIRE)) $(addprefix --hypothesis-seed=,$(SEED))
+# A file at a time, since what a file sets up is dear; three files on two cores, since much of their time is waiting for
+# processes that are stopped, silent or start. REQUIRE="coq torch": fail where these are missing; SEED=7: the random cases
+# of this seed.
+WORKERS ?= $(shell expr $$(nproc) + $$(nproc) / 2)
+PYTEST = tools/tests.sh $(BIN)/pytest -n $(WORKERS) --dist loadfile $(addprefix --require=,$(REQUIRE)) $(addprefix --hypothesis-seed=,$(SEED))
 test: programs lint
 	$(PYTEST)
 
