@@ -50,6 +50,7 @@ from optcc.runtime.native.library import (
     NoteOf,
     ResultOf,
     Until,
+    WireOf,
     WireState,
     demand,
     engine_library,
@@ -103,6 +104,10 @@ ALONE_S = 0.3
 """At least so long for a wire to come back, where none is left: two of the pauses between knocks. A NIC that has been
 silent sends again what was lost by its own timer, a quarter of a second: its wire may be left meanwhile, and is made
 anew within some 20 ms."""
+
+SETTLE_S = 10.0
+"""So long is waited for wires in doubt before probes: eight times what a wire takes that is left, where NICs are slow.
+With half of it, a busy machine's probes may go by other wires than they are about."""
 
 CAUSES = {
     CauseOf.PORT: Cause.PORT,
@@ -458,6 +463,23 @@ class Links:
         if self._injector:
             self._injector.tend()
         return asked
+
+    def settle(self) -> None:
+        """Between operations: wait until no wire is in doubt, and note those that are lost, once more if need be."""
+        state, end, states = WireState(), time.monotonic() + SETTLE_S, [WireOf.DOUBTED]
+        while {WireOf.DOUBTED, WireOf.FENCING} & {*states} and time.monotonic() < end:
+            self.poll(time.monotonic() + NAP_S)
+            states.clear()
+            for wire in range(len(self._wires.ends)):
+                self._lib.optcc_wire_look(self._engine, wire, byref(state))
+                states.append(WireOf(state.state))
+        self._take_notes()
+        names = [nic.name for nic in self.layout.nics]
+        mine = self.layout.of_rank[self._rank]
+        for (peer, nic, far, _), found in zip(self._wires.ends, states, strict=True):
+            if found is WireOf.DOWN:
+                ends = names[mine[nic]], names[self.layout.of_rank[peer][far]]
+                self._journal.append(Note(time.monotonic(), "lost", *ends, text="before it began"))
 
     # --- what has happened -------------------------------------------------------------------------------------------
 

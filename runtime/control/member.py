@@ -700,6 +700,13 @@ class Member:
         assert self._control.clock
         return self._control.clock
 
+    def settle(self) -> None:
+        """As `Links.settle`, on all ranks, within a turn: what one leaves is in doubt at another for a moment."""
+        for _ in range(2):
+            self.exchange(None)
+            with self._lock, self._guarded():
+                self._links.settle()
+
     def sent(self) -> dict[str, int]:
         """As `Links.sent`."""
         return self._links.sent()

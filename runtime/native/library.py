@@ -65,6 +65,15 @@ class CauseOf(IntEnum):
     SILENCE = 5
 
 
+class WireOf(IntEnum):
+    """enum optcc_wire_is"""
+
+    UP = 0
+    DOUBTED = 1
+    FENCING = 2
+    DOWN = 3
+
+
 class LinkOf(IntEnum):
     """enum optcc_link"""
 
