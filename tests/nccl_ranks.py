@@ -18,6 +18,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import native_build
+from tests.native_build import LOOSE, Mutant
+
 ROOT = Path(__file__).resolve().parent.parent
 HARNESS = ROOT / "tests" / "nccl_harness.c"
 WARNINGS = ("-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror")
@@ -42,14 +45,15 @@ class Build:
         return cls(plugin, harness)
 
     @classmethod
-    def changed(cls, folder: Path, *changes: tuple[str, str, str]) -> Build:
-        """From other sources: file of native/, what stands there once, and what is to stand there."""
-        source = shutil.copytree(ROOT / "native", folder / "native")
-        for file, old, new in changes:
-            text = (source / file).read_text(encoding="utf-8")
-            assert text.count(old) == 1
-            (source / file).write_text(text.replace(old, new), encoding="utf-8")
-        return cls.make(folder, source, "-O0")
+    def wrong(cls, folder: Path, *mutants: Mutant) -> Build:
+        """From other sources, with bugs for example; what they leave alone is compiled once."""
+        native, harness = native_build.planted(folder, *mutants), folder / "harness"
+        script = native / "nccl" / "exports.map"
+        link = ("-pthread", "-Wl,-z,nodelete", f"-Wl,--version-script={script}")
+        plugin = native_build.build(folder, native, LOOSE, sorted((native / "nccl").glob("*.c")), link)
+        objects = native_build.compiled([HARNESS], native, (*WARNINGS, *LOOSE))
+        subprocess.run(["cc", *objects, "-o", str(harness), "-ldl", "-pthread"], check=True, timeout=300)
+        return cls(plugin, harness)
 
 
 def shared_build(factory: pytest.TempPathFactory, sanitizers: str = "") -> Build:

@@ -25,6 +25,7 @@ from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
 from tests.effort import cases
+from tests.native_build import Mutant
 from tests.nccl_ranks import ROOT, WARNINGS, Build, Outcome, Ranks, ip, loopback, namespaces, run, shared_build
 from tests.test_nccl_plugin import REMOTE_ERROR, VERSIONS, Table, alone
 
@@ -405,19 +406,26 @@ def test_collnet_is_taken_where_it_should(
 
 # --- bugs that must be found, sanitizers -----------------------------------------------------------------------------
 
+
+def groups(old: str, new: str) -> Mutant:
+    return Mutant("nccl/groups.c", old, new)
+
+
 MUTANTS = {
-    "the least is taken for the most": ("[NCCL_MAX] = OPTCC_MAX", "[NCCL_MAX] = OPTCC_MIN"),
-    "what comes early is forgotten": ("    *last = e;\n    return 1;", "    free(e);\n    return 1;"),
-    "an AllGather lacks what is our own": ("if (c->to + at != c->from && own)", "if (0 && own)"),
-    "a ReduceScatter gives the beginning": (
+    "the least is taken for the most": groups("[NCCL_MAX] = OPTCC_MAX", "[NCCL_MAX] = OPTCC_MIN"),
+    "what comes early is forgotten": groups("    *last = e;\n    return 1;", "    free(e);\n    return 1;"),
+    "an AllGather lacks what is our own": groups("if (c->to + at != c->from && own)", "if (0 && own)"),
+    "a ReduceScatter gives the beginning": groups(
         "memcpy(c->to, c->scratch + at, own);", "memcpy(c->to, c->scratch, own);"
     ),
-    "a call ends before its last sums": ("if (done == rows && !c->sending)", "if (done + 1 >= rows && !c->sending)"),
+    "a call ends before its last sums": groups(
+        "if (done == rows && !c->sending)", "if (done + 1 >= rows && !c->sending)"
+    ),
 }  # fmt: skip
 
 
 def found(mutant: str, folder: Path) -> bool:
-    built = Build.changed(folder, ("nccl/groups.c", *MUTANTS[mutant]))
+    built = Build.wrong(folder, MUTANTS[mutant])
     outcome = run(built, loopback(3), calls=150, env={"HARNESS_LIMIT_S": "30", "OPTCC_RETURN_S": "5"})
     return bool(outcome.fault)
 

@@ -19,6 +19,7 @@ from optcc.export.calls import prepared
 from optcc.fabric.played import PlayedFabric
 from optcc.values.cluster import Cluster
 from tests.effort import cases
+from tests.native_build import Mutant
 from tests.nccl_ranks import Build, Outcome, Ranks, loopback, run, shared_build
 from tests.test_nccl_collnet import plans_taken
 
@@ -260,29 +261,29 @@ def test_ranks_with_other_wires_are_told(built: Build) -> None:
 # --- bugs that must be found, sanitizers ---------------------------------------------------------------------------
 
 MUTANTS = {
-    "a payload is not copied": (
+    "a payload is not copied": Mutant(
         "wires_verbs.c", "memcpy(copy + sizeof *head, payload, head->length);", "(void)payload;"
     ),
-    "all payloads have one place": (
+    "all payloads have one place": Mutant(
         "wires_verbs.c", "w->place = w->place + 1 == v->receives ? 0 : w->place + 1;", "w->place = 0;"
     ),
-    "a node does not take the plan that is granted": (
+    "a node does not take the plan that is granted": Mutant(
         "nccl/groups.c", "add_grant(g, note->row, note->offset", "add_grant(g, 0, note->offset"
     ),
-    "the end of a process is not seen": (
+    "the end of a process is not seen": Mutant(
         "nccl/link.c", "            l->left_ns = clock_ns();", "            l->left_ns = 0;"
     ),
-    "the connection of the meeting is a forked child's": (
+    "the connection of the meeting is a forked child's": Mutant(
         "nccl/link.c", "        shutdown(l->lifeline, SHUT_RDWR);\n", ""
     ),
-    "a fork is not provided for": ("wires_verbs.c", "        (void)fork_init();", "        (void)0;"),
+    "a fork is not provided for": Mutant("wires_verbs.c", "        (void)fork_init();", "        (void)0;"),
 }  # fmt: skip
 
 
 @pytest.mark.long
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))
 def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
-    built = Build.changed(tmp_path, MUTANTS[mutant])
+    built = Build.wrong(tmp_path, MUTANTS[mutant])
     if "end of a process" in mutant:
         assert ends(built, HARNESS_LIMIT_S="10")
         return

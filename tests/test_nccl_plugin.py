@@ -20,6 +20,7 @@ from click.testing import CliRunner
 
 from optcc.cli import main
 from tests.effort import cases
+from tests.native_build import Mutant
 from tests.nccl_ranks import Build, Cables, Ranks, loopback, namespaces, run, shared_build
 
 pytestmark = pytest.mark.cc
@@ -372,17 +373,19 @@ def test_the_command_tells_where_it_is(tmp_path: Path, monkeypatch: pytest.Monke
 # --- bugs that must be found ---------------------------------------------------------------------------------------
 
 MUTANTS = {
-    "a receive is told with its buffer's length": (
+    "a receive is told with its buffer's length": Mutant(
         "nccl/net.c", "                   bytes);", "                   r->bytes);"
     ),
-    "a message is done when it is taken": (
+    "a message is done when it is taken": Mutant(
         "nccl/net.c", "            if (result == OPTCC_AGAIN)\n                continue;", ""
     ),
-    "any listener takes any connection": ("messages.c", "s->is != WANTED || s->port != port ||", "s->is != WANTED ||"),
-    "what a lost wire carried is forgotten": (
+    "any listener takes any connection": Mutant(
+        "messages.c", "s->is != WANTED || s->port != port ||", "s->is != WANTED ||"
+    ),
+    "what a lost wire carried is forgotten": Mutant(
         "flow.c", "o->is == FLYING && o->wire == w->index)", "o->is == FLYING && o->wire == w->index && 0)"
     ),
-    "any secret opens the door": (
+    "any secret opens the door": Mutant(
         "nccl/link.c", 'if (!optcc_same_secret(code, m->offer.code, OPTCC_HMAC))', "if (0)"
     ),
 }  # fmt: skip
@@ -390,7 +393,7 @@ MUTANTS = {
 
 @pytest.fixture
 def mutant(request: pytest.FixtureRequest, tmp_path: Path) -> Build:
-    return Build.changed(tmp_path, MUTANTS[request.param])
+    return Build.wrong(tmp_path, MUTANTS[request.param])
 
 
 @pytest.mark.long

@@ -23,6 +23,7 @@ from optcc.diagnose.verdict import Outcome, judge
 from optcc.errors import InputError
 from optcc.reports.metrics import PLUGIN
 from optcc.values.cluster import Cluster
+from tests.native_build import Mutant
 from tests.nccl_ranks import Build, Ranks, ip, loopback, namespaces, run, shared_build
 
 pytestmark = pytest.mark.cc
@@ -122,10 +123,10 @@ def test_a_folder_that_vanishes_is_told_once_and_harms_nothing(built: Build, tmp
         assert all(process.poll() is None for process in ranks.processes)
 
 
-def counted_twice(folder: Path, *changes: tuple[str, str, str]) -> bool:
+def counted_twice(folder: Path, *changes: Mutant) -> bool:
     """Whether a NIC that has carried for long, by links that are closed then, seems to have carried that at once."""
-    sooner = ("nccl/net.c", "UNUSED_NS = UINT64_C(20000000000)", "UNUSED_NS = UINT64_C(2000000000)")
-    built = Build.changed(folder, sooner, *changes)
+    sooner = Mutant("nccl/net.c", "UNUSED_NS = UINT64_C(20000000000)", "UNUSED_NS = UINT64_C(2000000000)")
+    built = Build.wrong(folder, sooner, *changes)
     metrics = folder / "m"
     metrics.mkdir()
     env = {"OPTCC_METRICS": str(metrics), "HARNESS_IDLE_S": "30"}
@@ -146,7 +147,7 @@ def test_a_link_that_is_closed_counts_once(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_a_link_that_is_counted_twice_is_found(tmp_path: Path) -> None:
     once = "report_link_over(r->link);"
-    assert counted_twice(tmp_path, ("nccl/net.c", once, f"report_link(r->link, used_now), {once}"))
+    assert counted_twice(tmp_path, Mutant("nccl/net.c", once, f"report_link(r->link, used_now), {once}"))
 
 
 # --- a NIC that is lost and comes back -----------------------------------------------------------------------------
@@ -215,11 +216,11 @@ def test_a_nic_that_goes_and_comes_is_one_line_each(built: Build, tmp_path: Path
 
 
 MUTANTS = {
-    "one wire stands for its NIC": (
+    "one wire stands for its NIC": Mutant(
         "nccl/report.c", "wires_lost == look.nic[i].wires : nic->lost", "wires_lost > 0 : nic->lost"
     ),
-    "what is back is not told": ("nccl/report.c", "if (lost == nic->lost)", "if (lost <= nic->lost)"),
-    "a NIC of ours is told as a peer's": ("nccl/link.c", "if (silent || l->far_seen[far].silent)", "if (0)"),
+    "what is back is not told": Mutant("nccl/report.c", "if (lost == nic->lost)", "if (lost <= nic->lost)"),
+    "a NIC of ours is told as a peer's": Mutant("nccl/link.c", "if (silent || l->far_seen[far].silent)", "if (0)"),
 }  # fmt: skip
 
 
@@ -228,7 +229,7 @@ MUTANTS = {
 @pytest.mark.parametrize("mutant", sorted(MUTANTS))
 def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
     (tmp_path / "m").mkdir()
-    assert faults(Build.changed(tmp_path, MUTANTS[mutant]), tmp_path / "m")
+    assert faults(Build.wrong(tmp_path, MUTANTS[mutant]), tmp_path / "m")
 
 
 @pytest.mark.long
