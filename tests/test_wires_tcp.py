@@ -153,8 +153,8 @@ def test_large_segments_break_too(lib: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 7))
-def test_a_thousand_breaks(lib: Any, seed: int) -> None:
+@pytest.mark.parametrize("seed", [2, 3])
+def test_hundreds_of_breaks(lib: Any, seed: int) -> None:
     assert not check(lib, 200, seed)
 
 
