@@ -24,6 +24,7 @@ from optcc.schedule.columns import Lane, Port, Route, Schedule
 from optcc.simulation.verifier import verify
 from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
+from tests.effort import cases
 from tests.native_build import Mutant
 from tests.nccl_ranks import ROOT, WARNINGS, Build, Outcome, Ranks, ip, loopback, namespaces, run, shared_build
 from tests.test_nccl_plugin import REMOTE_ERROR, VERSIONS, Table, alone
@@ -98,9 +99,9 @@ def test_connections_that_break_lose_nothing(built: Build, plans: Path, rates: l
 
 
 @pytest.mark.long
-def test_hundreds_of_connections_break(built: Build, plans: Path) -> None:
+def test_many_connections_break(built: Build, plans: Path) -> None:
     cuts = seed = 0
-    while cuts < 500:
+    while cuts < cases(1000):
         rates = random.Random(seed).choices(["8,8", "4,4"], k=2 + seed % 4)
         outcome = play(built, rates, plans, seed=seed, cuts=25, calls=150, version=VERSIONS[seed % 5])
         assert not outcome.fault, f"seed {seed}"

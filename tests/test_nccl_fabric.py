@@ -18,6 +18,7 @@ import pytest
 from optcc.export.calls import prepared
 from optcc.fabric.played import PlayedFabric
 from optcc.values.cluster import Cluster
+from tests.effort import cases
 from tests.native_build import Mutant
 from tests.nccl_ranks import Build, Outcome, Ranks, loopback, run, shared_build
 from tests.test_nccl_collnet import plans_taken
@@ -131,9 +132,9 @@ def test_nics_that_are_struck_lose_nothing(built: Build, hosts: int, calls: int)
 
 
 @pytest.mark.long
-def test_two_hundred_strikes(built: Build) -> None:
+def test_many_strikes(built: Build) -> None:
     made = seed = 0
-    while made < 200:
+    while made < cases(400):
         made += struck(built, seed, hosts=2 + seed % 3, calls=600 * (seed % 2))
         seed += 1
 

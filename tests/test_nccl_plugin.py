@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from optcc.cli import main
+from tests.effort import cases
 from tests.native_build import Mutant
 from tests.nccl_ranks import Build, Cables, Ranks, loopback, namespaces, run, shared_build
 
@@ -61,9 +62,9 @@ def test_connections_that_break_lose_nothing(built: Build, ranks: int) -> None:
 
 
 @pytest.mark.long
-def test_hundreds_of_connections_break(built: Build) -> None:
+def test_many_connections_break(built: Build) -> None:
     cuts = seed = 0
-    while cuts < 500:
+    while cuts < cases(1000):
         outcome = run(built, loopback(2 + seed % 3), seed=seed, messages=60, cuts=25, version=VERSIONS[seed % 5])
         assert not outcome.fault, f"seed {seed}"
         cuts += outcome.cuts
@@ -133,9 +134,9 @@ def test_cables_that_are_pulled_lose_nothing(built: Build, ranks: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.namespaces
-def test_two_hundred_cables(built: Build) -> None:
+def test_many_cables(built: Build) -> None:
     pulled = seed = 0
-    while pulled < 200:
+    while pulled < cases(400):
         pulled += cabled(built, 2 + seed % 3, seed, 2000)
         seed += 1
 
