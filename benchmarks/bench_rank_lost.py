@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -234,16 +235,24 @@ def many(given: argparse.Namespace) -> tuple[list[str], bool]:
     return page, right
 
 
+def _played(play: Callable[[int], Any], seeds: Sequence[int], given: argparse.Namespace) -> dict[int, Any]:
+    """What came of each seed, of as many as half of the time has room for."""
+    end = time.monotonic() + 30 * given.minutes
+    with ThreadPoolExecutor(given.side_by_side) as pool:
+        found = pool.map(lambda seed: play(seed) if time.monotonic() < end else None, seeds)
+        each = zip(seeds, track(found, total=len(seeds)), strict=True)
+        return {seed: outcome for seed, outcome in each if outcome is not None}
+
+
 def chance(given: argparse.Namespace) -> tuple[list[str], bool]:
     """As `few`."""
     kills, jobs = (range(given.first, given.first + count) for count in (given.kills, given.jobs))
-    with ThreadPoolExecutor(given.side_by_side) as pool:
-        killed = list(track(pool.map(test_ranks_killed.at_a_moment, kills), total=len(kills)))
-        played = list(track(pool.map(test_random_jobs.played, jobs), total=len(jobs)))
-    wrong = [f"kill, seed {seed}: {'; '.join(found)}" for seed, found in zip(kills, killed, strict=True) if found]
-    wrong += [f"job, seed {seed}: {'; '.join(job.wrong)}" for seed, job in zip(jobs, played, strict=True) if job.wrong]
-    total = sum((Counter(done.happened) for done in played), Counter[str]())
-    zero = sum(seed % 4 == 0 for seed in kills)
+    killed = _played(test_ranks_killed.at_a_moment, kills, given)
+    played = _played(test_random_jobs.played, jobs, given)
+    wrong = [f"kill, seed {seed}: {'; '.join(found)}" for seed, found in killed.items() if found]
+    wrong += [f"job, seed {seed}: {'; '.join(job.wrong)}" for seed, job in played.items() if job.wrong]
+    total = sum((Counter(done.happened) for done in played.values()), Counter[str]())
+    zero = sum(seed % 4 == 0 for seed in killed)
     killing = (
         f"one of 3 to 5 ranks is killed within {test_ranks_killed.MOMENTS_S:.0f} s of their start, rank 0 in {zero}: "
         "the others are told the same, and are one group with right sums"
@@ -253,8 +262,8 @@ def chance(given: argparse.Namespace) -> tuple[list[str], bool]:
         "verdict the same and about a rank that was killed, nobody is stuck"
     )
     rows = [
-        (killing, len(kills), sum(not found for found in killed)),
-        (playing, len(jobs), sum(not job.wrong for job in played)),
+        (killing, len(killed), sum(not found for found in killed.values())),
+        (playing, len(played), sum(not job.wrong for job in played.values())),
     ]
     page = [
         "# Ranks killed at random moments, and jobs in which much else happens",
@@ -290,6 +299,7 @@ def main() -> int:
     asked.add_argument("--first", type=int, default=0, help="the first seed of `random`")
     asked.add_argument("--kills", type=int, default=500)
     asked.add_argument("--jobs", type=int, default=200)
+    asked.add_argument("--minutes", type=float, default=math.inf, help="then `random` begins no more")
     asked.add_argument("--side-by-side", type=int, default=2, help="jobs of `random` at a time")
     asked.add_argument("--note", default="", help="a line for the page, such as what else ran")
     given = asked.parse_args()

@@ -21,6 +21,7 @@ from optcc.runtime.control import judgement
 from optcc.runtime.control.judgement import (
     GRACE_S,
     HUB,
+    AskHub,
     CallHub,
     Hub,
     JoinGroup,
@@ -47,13 +48,16 @@ from optcc.runtime.messages import (
     Shrink,
 )
 
-LIMIT_S, FAREWELL_S = 60.0, 3.0
+LIMIT_S, FAREWELL_S, IDLE_S = 60.0, 3.0, 0.25
 """As `timeout_s`."""
 SILENCE_S = 15.0
 JUDGING_S = 10 * GRACE_S
 LOOK_S, RETRY_S = 0.1, 0.01
 LATENCY_S = 0.005
 OPERATIONS = 8
+
+GONE, SILENT = RunFailed(0, "gone"), "does not answer"
+"""What a rank says itself: the hub is, or does."""
 
 Wait = Generator[float, None, Any]
 """Yields until when it waits for what may come."""
@@ -85,7 +89,7 @@ class Rank:
     def __init__(self, world: World, number: int) -> None:
         self.world, self.number, self.group = world, number, [*range(world.size)]
         self.alive, self.stopped_until, self.left = True, 0.0, False
-        self.faulty, self.stopped = "", False
+        self.faulty, self.stopped, self.cut_off = "", False, False
         self.dies_at_message = -1
         self.shut = False
         self.hub: Hub | None = None
@@ -97,7 +101,9 @@ class Rank:
         self.operation, self.asked, self.turn = 0, 0, 0
         self.called: dict[int, str] = {}
         self.failed: Told | None = None
+        self.verdict = GONE  # what its hub says, where it has one in the other's place
         self.goes_on = False  # as `Control` has it
+        self.made = True  # the group is
         self.odd = -1  # the operation at which it calls something else
         self.leaves = -1  # the operation before which it leaves
         self.end, self.worked = "", list[int]()
@@ -105,6 +111,11 @@ class Rank:
         self.wake = 0.0
 
     # --- the process ---------------------------------------------------------------------------------------------
+
+    @property
+    def listens(self) -> bool:
+        """Whether one that connects is not refused."""
+        return self.alive and not (self.shut and not self.hub)
 
     def later(self, delay_s: float, what: Callable[[], None]) -> None:
         """Unless it is dead by then; when it goes on, where it is stopped."""
@@ -148,16 +159,12 @@ class Rank:
 
     # --- the hub -------------------------------------------------------------------------------------------------
 
-    def serve(self, numbers: list[int], without: list[int] | None) -> None:
-        self.world.note(self, f"has the hub of {numbers} without {without}")
-        come_by = LIMIT_S if without is None else float("inf")
-        self.hub = self.world.hub_class(
-            numbers,
-            self.say,
-            come_by,
-            mine=self.number,
-            without=without,
-        )
+    def serve(self, numbers: list[int], verdict: RunFailed | None) -> None:
+        if self.hub or self.shut:
+            return
+        self.world.note(self, f"has the hub of {numbers}, which says {verdict}")
+        come_by = float("inf") if verdict else LIMIT_S
+        self.hub = self.world.hub_class(numbers, self.say, come_by, mine=self.number, verdict=verdict)
         for line in self.queue:
             self.let_in(line)
         self.queue.clear()
@@ -173,8 +180,7 @@ class Rank:
             return
         if hub.failed:
             for number in sorted(hub.awaited):
-                rank = self.world.ranks[number]
-                if not rank.alive or (rank.shut and not rank.hub):
+                if not self.world.ranks[number].listens:
                     hub.dead(number, now)
         if not self.world.over:
             self.later(LOOK_S, self.tick)
@@ -243,11 +249,10 @@ class Rank:
         while True:
             what = yield from self.wait(until)
             match what:
-                case RunFailed(rank, cause):
-                    raise Told(self.group[rank], rank, cause)
+                case RunFailed():
+                    raise self.told(what)
                 case Gone():
-                    self.at = HUB
-                    raise Told(HUB, 0, "gone")
+                    raise (yield from self.asks())
                 case None:
                     return None
             if wanted(what):
@@ -271,7 +276,7 @@ class Rank:
                 self.tell(Late(self.world.missing(self), "late"))
                 wait_s = JUDGING_S
         yield from self.listen(self.world.now + wait_s)
-        raise Told(self.group[0], 0, "does not answer")
+        raise Told(self.group[0], 0, SILENT)
 
     def exchange(self, until: float) -> Wait:
         self.turn = turn = self.turn + 1
@@ -293,9 +298,22 @@ class Rank:
         try:
             yield from self.listen(end)
         except Told as told:
-            self.failed = told if told.number != HUB else (yield from self.asks()) or told
+            self.failed = told
             while self.world.now < end:
                 yield end
+
+    def told(self, said: RunFailed) -> Told:
+        return Told(HUB if said == GONE else self.group[said.rank], said.rank, said.cause)
+
+    def rest(self, duration_s: float) -> Wait:
+        """After a verdict; as `Ties.tend`."""
+        end = self.world.now + duration_s
+        while self.world.now < end:
+            what = yield from self.wait(end if self.at != HUB else min(end, self.world.now + IDLE_S))
+            self.at = HUB if isinstance(what, Gone) else self.at
+            lower = (self.world.ranks[number] for number in self.group if number < self.number)
+            if self.at == HUB and not any(rank.listens for rank in lower):
+                self.serve(self.group, self.verdict)
 
     def run(self) -> Wait:
         while True:
@@ -313,9 +331,10 @@ class Rank:
                     odd = self.operation + 1 == self.odd and len(self.group) == self.world.size
                     yield from self.call("odd" if odd else "even")
                 break
-            except Told as first:
-                failed = first if first.number != HUB or self.failed else (yield from self.asks()) or first
+            except Told as failed:
+                self.verdict = RunFailed(*failed.verdict)
                 self.world.told(self, failed)
+                yield from self.rest(self.world.draw.random() * self.world.draw.choice((0.0, 0.1, 1.0, LIMIT_S / 6)))
                 start = self.world.now
                 self.stops_at = self.stopped_until
                 try:
@@ -368,30 +387,45 @@ class Rank:
                     self.shut = True
                     for line in self.queue:
                         self.world.end(line, by=self)
-                case OpenHub(numbers, without):
-                    if self.hub is None:
-                        self.serve(numbers, without)
+                case OpenHub(numbers):
+                    self.serve(numbers, self.verdict)
                 case CallHub(number, without):
                     answer = yield from self.call_hub(number, without, end)
                 case JoinGroup(numbers):
                     answer = yield from self.join(numbers, end)
 
     def asks(self) -> Wait:
-        """As `Ties.told`."""
-        hub, end = self.group[0], self.world.now + LIMIT_S
+        """As `Ties.hear`."""
+        hub, self.at, end = self.at, HUB, self.world.now + LIMIT_S
+        if not self.made:
+            return self.told(GONE)
+        steps, answer = self.world.hear(self.number, self.group, hub), None
+        while True:
+            try:
+                step = steps.send(answer)
+            except StopIteration as heard:
+                return self.told(heard.value or GONE)
+            if isinstance(step, AskHub):
+                answer = yield from self.ask(step.number, end)
+            else:
+                self.serve(step.numbers, GONE)
+
+    def ask(self, number: int, end: float) -> Wait:
+        self.line = None
         while self.world.now < end:
-            self.line = self.world.connect(self, hub)
+            self.line = self.line or self.world.connect(self, number)
             if not self.line:
-                break
-            while (what := (yield from self.wait(end))) is not None and not isinstance(what, Gone):
-                self.at = hub if what == "welcome" else self.at
-                if isinstance(what, RunFailed):
-                    return Told(self.group[what.rank], what.rank, what.cause)
-            if self.at == hub:
-                break
-            yield from self.wait(self.world.now + RETRY_S)
+                return Missed.GONE
+            match (yield from self.wait(end)):
+                case "welcome":
+                    self.at = number
+                case RunFailed() as said:
+                    return said
+                case Gone():
+                    self.at, self.line = HUB, None
+                    yield from self.wait(self.world.now + RETRY_S)
         self.at = HUB
-        return None
+        return Missed.LATE
 
     def call_hub(self, number: int, without: list[int], end: float) -> Wait:
         world = self.world
@@ -426,24 +460,28 @@ class Rank:
 
     def join(self, numbers: list[int], end: float) -> Wait:
         self.world.note(self, f"is to join {numbers}")
-        self.group, self.failed, self.goes_on = [*numbers], None, False
+        self.group, self.failed, self.goes_on, self.made = [*numbers], None, False, False
         self.operation, self.asked, self.turn, self.called = 0, 0, 0, {}
         try:
             if len(numbers) > 1:
                 for _ in range(2):
                     yield from self.exchange(max(end, self.world.now + GRACE_S))
         except Told as failed:
+            self.verdict = RunFailed(*failed.verdict)
             return failed.number
+        self.made = True
         self.world.note(self, f"has joined {numbers}")
         return None
 
 
 class World:
-    """A job of a seed. hub_class, way, limit_s : `judgement.Hub`, `judgement.go_on` and how long a rank takes for that,
-    or what tests have in their place"""
+    """A job of a seed. hub_class, hear, way, limit_s : `judgement.Hub`, `hear` and `go_on` of it, and how long a rank
+    takes for the latter, or what tests have in their place"""
 
-    def __init__(self, seed: int, hub_class: type[Hub] = Hub, way: Any = None, limit_s: float = LIMIT_S) -> None:
-        self.limit_s = limit_s
+    def __init__(
+        self, seed: int, hub_class: type[Hub] = Hub, hear: Any = None, way: Any = None, limit_s: float = LIMIT_S
+    ) -> None:
+        self.limit_s, self.hear = limit_s, hear or judgement.hear
         self.draw, self.now, self.over = random.Random(seed), 0.0, False
         self.hub_class, self.way = hub_class, way or judgement.go_on
         self.size = self.draw.choice((2, 3, 4, 5))
@@ -487,7 +525,7 @@ class World:
         line = rank.line
         if line and not line.ended and line.far is not rank and rank.alive and not rank.end:
             self.note(rank, f"its connection is {how}")
-            rank.faulty = rank.faulty or how
+            rank.faulty, rank.cut_off = rank.faulty or how, True
             line.silent = True
             self.after(SILENCE_S if how == "silent" else 0.0, lambda: self.end(line, by=None))
 
@@ -532,7 +570,7 @@ class World:
 
     def connect(self, rank: Rank, number: int) -> Line | None:
         far = self.ranks[number]
-        if not far.alive or (far.shut and not far.hub):
+        if not far.listens:
             return None
         line = Line(rank, far)
         self.lines.append(line)
@@ -615,11 +653,9 @@ class World:
 
     def check(self) -> None:
         for group, said in self.verdicts.items():
-            heard = {
-                failed.verdict
-                for rank, failed in said
-                if failed.number != HUB and failed.verdict[1] != "does not answer"
-            }
+            heard = {failed.verdict for rank, failed in said if failed.verdict[1] != SILENT and not rank.cut_off}
+            # Who was cut off before the hub ended cannot know what that said, and may be who tells others.
+            heard -= {failed.verdict for rank, failed in said if failed.number == HUB and rank.cut_off}
             if len(heard) > 1:
                 self.wrong.append(f"ranks {group} are told different things: {heard}")
         for rank in self.ranks:

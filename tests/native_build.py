@@ -17,18 +17,6 @@ LOOSE = ("-O1", "-Wno-error")
 """For code with a bug in it, which may leave something unused."""
 
 
-def planted(folder: Path, file: str, *edits: tuple[str, str]) -> Path:
-    """A copy of native/ below `folder`, in whose `file` each text of a pair is the other one."""
-    source = copytree(NATIVE, folder / "native")
-    path = source / file
-    text = path.read_text(encoding="utf-8")
-    for old, new in edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    path.write_text(text, encoding="utf-8")
-    return source
-
-
 class Mutant(NamedTuple):
     """A text of a file of native/, and what stands there in its place."""
 
@@ -37,7 +25,17 @@ class Mutant(NamedTuple):
     new: str
 
     def planted(self, folder: Path) -> Path:
-        return planted(folder, self.file, (self.old, self.new))
+        return planted(folder, self)
+
+
+def planted(folder: Path, *mutants: Mutant) -> Path:
+    """A copy of native/ below `folder`, with these in it."""
+    source = copytree(NATIVE, folder / "native")
+    for mutant in mutants:
+        text = (source / mutant.file).read_text(encoding="utf-8")
+        assert text.count(mutant.old) == 1, mutant.old
+        (source / mutant.file).write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+    return source
 
 
 @cache

@@ -166,6 +166,16 @@ def stopped(place: str, seconds: str) -> None:
     comm.close()
 
 
+def split_dying(who: str) -> None:
+    """Ranks of the two halves, before they come to theirs."""
+    comm = optcc.Communicator()
+    comm.barrier()
+    if str(RANK) in who.split(","):
+        comm._sub = lambda *_, **__: os._exit(1)  # type: ignore[method-assign, assignment]
+    outcome(lambda: comm.split(RANK // 2))
+    outcome(comm.barrier)
+
+
 def beyond(who: str, within_s: str) -> None:
     """A rank stops for longer than any may take."""
     comm = optcc.Communicator()

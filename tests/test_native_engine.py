@@ -47,7 +47,7 @@ def test_every_seed_ends_with_the_right_bits(lib: Any) -> None:
     """Every kind of fault and many families come; segments are sent again; wires are left, and return."""
     total = dict.fromkeys(COUNTERS, 0)
     scripts = []
-    for seed in range(cases(4000)):
+    for seed in range(cases(10_000)):
         outcome = play(lib, seed)
         assert not outcome.fault, f"{outcome.fault}; python -m tests.native_replay {seed}"
         for name, value in outcome.counters.items():

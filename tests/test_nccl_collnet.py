@@ -83,9 +83,12 @@ def test_every_table_reduces_exactly(built: Build, version: int) -> None:
     ],
 )
 def test_rates_say_which_plan(built: Build, plans: Path, rates: list[str], plan: str) -> None:
+    """And a plan with slow nodes has shorter windows."""
     outcome = play(built, rates, plans, seed=len(rates))
     assert not outcome.fault
     assert set(plans_taken(outcome)) == {plan}
+    window = 512 if plan in ("3-now.plan", "ring") else 256
+    assert all(f"on by {plan} (windows of {window} KiB)" in log for log in outcome.logged)
 
 
 @pytest.mark.parametrize("rates", [["8,8", "4,4", "8,8"], ["8,8", "8,8", "8,8", "4,4"], ["8,8"] * 2])
@@ -101,7 +104,7 @@ def test_connections_that_break_lose_nothing(built: Build, plans: Path, rates: l
 @pytest.mark.long
 def test_many_connections_break(built: Build, plans: Path) -> None:
     cuts = seed = 0
-    while cuts < cases(1000):
+    while cuts < cases(500):
         rates = random.Random(seed).choices(["8,8", "4,4"], k=2 + seed % 4)
         outcome = play(built, rates, plans, seed=seed, cuts=25, calls=150, version=VERSIONS[seed % 5])
         assert not outcome.fault, f"seed {seed}"
@@ -438,8 +441,7 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["address,undefined", pytest.param("thread", marks=pytest.mark.long)])
-def test_sanitizers_find_nothing(plans: Path, tmp_path: Path, kind: str) -> None:
-    built = Build.make(tmp_path, flags=f"-O0 -g -fsanitize={kind} -fno-sanitize-recover=all")
+def test_sanitizers_find_nothing(plans: Path, tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
+    built = shared_build(tmp_path_factory, kind)
     outcome = play(built, ["8,8", "4,4", "8,8"], plans, cuts=15, env={"OPTCC_RETURN_S": "100"})
-    assert not outcome.fault
-    assert not re.search("Sanitizer|runtime error", "\n".join(outcome.logged))
+    assert not outcome.unsound

@@ -64,7 +64,7 @@ def test_connections_that_break_lose_nothing(built: Build, ranks: int) -> None:
 @pytest.mark.long
 def test_many_connections_break(built: Build) -> None:
     cuts = seed = 0
-    while cuts < cases(1000):
+    while cuts < cases(500):
         outcome = run(built, loopback(2 + seed % 3), seed=seed, messages=60, cuts=25, version=VERSIONS[seed % 5])
         assert not outcome.fault, f"seed {seed}"
         cuts += outcome.cuts
@@ -136,7 +136,7 @@ def test_cables_that_are_pulled_lose_nothing(built: Build, ranks: int) -> None:
 @pytest.mark.namespaces
 def test_many_cables(built: Build) -> None:
     pulled = seed = 0
-    while pulled < cases(400):
+    while pulled < cases(200):
         pulled += cabled(built, 2 + seed % 3, seed, 2000)
         seed += 1
 
@@ -154,6 +154,8 @@ def test_many_cables(built: Build) -> None:
         ({"OPTCC_SEGMENT_BYTES": "5000"}, "expected a multiple of 4096"),
         ({"OPTCC_SUSPECT_MS": "-1"}, "OPTCC_SUSPECT_MS=-1: expected a whole number"),
         ({"OPTCC_LANES": "some"}, "expected rails"),
+        ({"OPTCC_COLLNET": "sometimes"}, "OPTCC_COLLNET=sometimes: expected auto"),
+        ({"OPTCC_COLLNET_BYTES": "-1"}, "OPTCC_COLLNET_BYTES=-1: expected a whole number"),
     ],
 )
 def test_settings_that_cannot_be(built: Build, env: dict[str, str], told: str) -> None:
@@ -408,10 +410,8 @@ def test_a_mutant_is_found(mutant: Build) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["address,undefined", "thread"])
-def test_sanitizers_find_nothing(tmp_path: Path, kind: str) -> None:
-    flags = f"-O1 -g -fsanitize={kind} -fno-sanitize-recover=all"
-    built = Build.make(tmp_path, flags=flags)
+def test_sanitizers_find_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
+    built = shared_build(tmp_path_factory, kind)
     for seed in range(3):
         outcome = run(built, loopback(2 + seed), seed=seed, messages=30, cuts=15, env={"OPTCC_RETURN_S": "100"})
-        assert not outcome.fault
-        assert not re.search("Sanitizer|runtime error", "\n".join(outcome.logged))
+        assert not outcome.unsound

@@ -162,6 +162,27 @@ def test_who_comes_too_late_to_shrink_is_told_who_has_gone_on() -> None:
     )
 
 
+ENDED = "its process has ended, or its connection was cut"
+
+
+@pytest.mark.parametrize(
+    ("who", "halves"),
+    [
+        ([3], ["", f"rank 1 failed: {ENDED}"]),
+        pytest.param([2], ["", HUB_GONE], marks=pytest.mark.long),
+        pytest.param([1, 2], [f"rank 1 failed: {ENDED}", HUB_GONE], marks=pytest.mark.long),
+    ],
+)
+def test_a_half_whose_rank_dies_in_split_hears_of_it_at_once(who: list[int], halves: list[str]) -> None:
+    """The other half is made; the next call of all fails."""
+    said = job(4, "split_dying", ",".join(map(str, who)))
+    for rank in {0, 1, 2, 3} - {*who}:
+        part, whole = said[rank]
+        assert part.get("error", "") == halves[rank // 2]
+        assert part["seconds"] < AT_ONCE_S
+        assert whole["kind"] == "RankFailedError"
+
+
 # --- ranks that leave ------------------------------------------------------------------------------------------------
 
 LEFT = [

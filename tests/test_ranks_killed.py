@@ -28,13 +28,19 @@ MOMENTS_S = 2.0
 """Ranks open wires for their first call, plan, and call in this."""
 
 
-def survived(seed: int, victims: Mapping[int, float], world: int, within_s: float = 0.2) -> list[str]:
+def survived(
+    seed: int, victims: Mapping[int, float], world: int, within_s: float = 0.2, tells: int | None = None
+) -> list[str]:
     """What was wrong. victims : killed so many seconds after a moment of the seed, in this order, which is `within_s`
-    from when all have met"""
+    from when all have met; tells : rank 0 is lost, too, when it has told so many of those that are left"""
     draw, port = random.Random(seed), free_port()
+
+    def extra(rank: int) -> list[str]:
+        return [] if rank or tells is None else [str(tells)]
+
     started = [
         subprocess.Popen(
-            [sys.executable, "-m", "tests.killed_process", *map(str, (rank, world, port))],
+            [sys.executable, "-m", "tests.killed_process", *map(str, (rank, world, port)), *extra(rank)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -52,7 +58,7 @@ def survived(seed: int, victims: Mapping[int, float], world: int, within_s: floa
         for victim, after_s in victims.items():
             time.sleep(max(0.0, start + after_s - time.monotonic()))
             os.kill(started[victim].pid, KILLS)
-        alive = [rank for rank in range(world) if rank not in victims]
+        alive = [rank for rank in range(world) if rank not in victims and (rank or tells is None)]
         said = {rank: started[rank].communicate("enough\n", timeout=WAIT_S) for rank in alive}
     finally:
         for process in started:
@@ -90,7 +96,10 @@ def at_a_moment(seed: int) -> list[str]:
     """What was wrong where one rank is killed, rank 0 in every fourth case; for benchmarks.bench_rank_lost."""
     draw = random.Random(seed)
     world = draw.choice((3, 4, 5))
-    return survived(seed, {draw.randrange(1, world) if seed % 4 else 0: 0.0}, world, MOMENTS_S)
+    try:
+        return survived(seed, {draw.randrange(1, world) if seed % 4 else 0: 0.0}, world, MOMENTS_S)
+    except (AssertionError, subprocess.TimeoutExpired) as error:
+        return [str(error)]
 
 
 @pytest.mark.cases
@@ -105,6 +114,12 @@ def test_the_others_go_on(kind: int, request: pytest.FixtureRequest) -> None:
 def test_the_others_go_on_where_a_second_one_dies_meanwhile(kind: int, request: pytest.FixtureRequest) -> None:
     """While they make their group; with --whole 48 in all."""
     go_on(kind, True, request)
+
+
+@pytest.mark.parametrize("tells", range(4))
+def test_who_has_not_been_told_hears_what_the_others_have(tells: int) -> None:
+    """The hub's process ends in the middle of a verdict, which it has told none, some or all of three."""
+    assert survived(tells, {2: 0.0}, 5, tells=tells) == []
 
 
 def test_who_is_not_there_is_missed(monkeypatch: pytest.MonkeyPatch) -> None:

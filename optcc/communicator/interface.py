@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, gpu_called, lend
+from optcc.communicator.buffers import Buffer, HostBuffer, demand_alike, demand_elsewhere, gpu_called, lend
 from optcc.communicator.clusters import (
     Given,
     MessageCosts,
@@ -151,7 +151,9 @@ def _part_by_color(member: Member, color: int | None, key: int) -> Regrouped | N
     old, name = member.membership, f"{member.membership.job}/split {color}"
     overseer = None
     if color is not None and ranks[0] == member.rank and len(ranks) > 1:
-        overseer = Overseer(len(ranks), Door(name, old.secret.encode(), member.host, 0), member.timeout_s).start()
+        door = Door(name, old.secret.encode(), member.host, 0)
+        lives: Callable[[int], bool] = lambda rank: member.lives(ranks[rank])  # noqa: E731
+        overseer = Overseer(len(ranks), door, member.timeout_s, lives=lives).start()
     address = member.exchange([member.host, overseer.address[1]] if overseer else None)[ranks[0]]
     if color is None:
         return None
@@ -367,14 +369,12 @@ class Communicator:
         membership: Membership,
         overseer: Overseer | None,
         cluster: Given | None,
-        within_s: float | None = None,
-        dead: Sequence[str] = (),
-        lent: Arena | None = None,
-        ties: Ties | None = None,
+        **how: Any,
     ) -> Communicator:
+        """`how` : as of `_join`"""
         comm = object.__new__(cls)
         comm._options = options
-        comm._join(membership, overseer, cluster, within_s, dead, lent, ties)
+        comm._join(membership, overseer, cluster, **how)
         return comm
 
     def _join(
@@ -386,10 +386,11 @@ class Communicator:
         dead: Sequence[str] = (),
         lent: Arena | None = None,
         ties: Ties | None = None,
+        hub_lives: Callable[[], bool] | None = None,
     ) -> None:
         """within_s : for all ranks to come, None: as for those that are started at the same time
 
-        dead : NICs of this rank that are known not to work; lent, ties : see `Member`
+        dead : NICs of this rank that are known not to work; lent, ties, hub_lives : see `Member`
         """
         options, self._given, self._process = self._options, cluster is not None, os.getpid()
         within_s = max(JOIN_S, options.timeout_s) if within_s is None else within_s
@@ -416,6 +417,7 @@ class Communicator:
             on_renew=self._renew,
             on_notes=self._events.note,
             ties=ties,
+            hub_lives=hub_lives,
             lent=lent,
             gpu=gpu and CudaMemory(gpu),
         )
@@ -468,8 +470,7 @@ class Communicator:
         source = lend(x, "x", write=out is None)
         target = source if out is None else lend(out, "out")
         demand_alike(source, target, len(source.memory))
-        call = partial(self._collectives.all_reduce, reduction=reduction)
-        return self._do(call, source, target, x if out is None else out, async_op)
+        return self._do(self._collectives.all_reduce, source, target, x if out is None else out, async_op, reduction)
 
     def broadcast(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
         """Rank `root`'s `x` into everybody's. Buffers, returns and errors as of `all_reduce`."""
@@ -488,8 +489,7 @@ class Communicator:
         reduction = reduction_of(op, "op")
         source, target = lend(x, "x", write=False), lend(out, "out")
         demand_alike(target, source, len(target.memory) * self.world, "x")
-        call = partial(self._collectives.reduce_scatter, reduction=reduction)
-        return self._do(call, source, target, out, async_op)
+        return self._do(self._collectives.reduce_scatter, source, target, out, async_op, reduction)
 
     def all_to_all(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
         """Of `x`, `world` equal parts, number r to rank r; into `out` the part of each rank for this one, by rank."""
@@ -504,8 +504,7 @@ class Communicator:
     def barrier(self, *, async_op: bool = False) -> Any:
         """Returns when all ranks have called it."""
         nothing = HostBuffer(np.zeros(0, np.uint8))
-        call = partial(self._collectives.all_reduce, reduction=Reduction(Op.MAX), call="barrier")
-        return self._do(call, nothing, nothing, None, async_op)
+        return self._do(self._collectives.all_reduce, nothing, nothing, None, async_op, Reduction(Op.MAX), "barrier")
 
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
         """An uninitialised numpy array whose bytes the other ranks of this machine can read where they are.
@@ -530,24 +529,24 @@ class Communicator:
         return _empty_in(self._arena, shape, dtype)
 
     def _do(
-        self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any, async_op: bool
+        self, work: Callable[..., None], source: Buffer, target: Buffer, result: Any, async_op: bool, *more: Any
     ) -> Any:
-        """`work` with the elements of both in host memory, or this communicator's GPU's; `result` is the caller's
-        target."""
+        """`work` with the elements of both in host memory, or this communicator's GPU's, and with `more`; `result` is
+        the caller's target."""
         self._demand_open()
         if self._gpu:
             same = target is source
             source = on_gpu(source, self._gpu)
             target = source if same else on_gpu(target, self._gpu)
-        return self._in_order.run(partial(self._call, work, source, target, result), async_op)
+        return self._in_order.run(partial(self._call, work, source, target, result, *more), async_op)
 
-    def _call(self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any) -> Any:
+    def _call(self, work: Callable[..., None], source: Buffer, target: Buffer, result: Any, *more: Any) -> Any:
         """See `_do`, once it is this call's turn."""
         read = source.read()
         write = read if target is source else target.room()
         self._collectives.wrote = False
         try:
-            work(read, write)
+            work(read, write, *more)
         except RankFailedError as error:
             self._events.failed(error)
             spoilt = self._collectives.wrote and not target.staged
@@ -592,7 +591,8 @@ class Communicator:
         made: list[Communicator] = []
 
         def join(place: Membership, ranks: list[int], ties: Ties, end: float) -> None:
-            made.append(self._sub(Regrouped(place, None, ranks), ties, max(GRACE_S, end - time.monotonic())))
+            within_s = max(GRACE_S, end - time.monotonic())
+            made.append(self._sub(Regrouped(place, None, ranks), ties=ties, within_s=within_s))
 
         self._member.shrink(join)
         return made[0]
@@ -644,7 +644,9 @@ class Communicator:
             return None if color is None else self._sub(Regrouped(ALONE, None, [0]))
         with self._events.verdict():
             group = self._in_order.run(lambda: part_by_color(self._member, color, key), async_op=False)
-        return self._sub(group) if group else None
+        if not group:
+            return None
+        return self._sub(group, hub_lives=lambda: self._member.lives(group.ranks[0]), within_s=self._options.timeout_s)
 
     def strike(self, kind: str, nic: str, part: float = 0.5, amount: float = 0.0, far: str = "") -> None:
         """Inject a fault of `kind` (see `optcc.runtime.control.fault_injection`; "cut" is a link that goes down) at
@@ -715,19 +717,19 @@ class Communicator:
         dead = dead_nics(self._prepared.cluster if self.world > 1 else self.cluster, self.rank)
         made, failed = None, None
         try:
-            made = self._with(self._options, place, group.overseer, given, within_s + JOIN_S, dead, self._arena)
+            how: dict[str, Any] = {"within_s": within_s + JOIN_S, "dead": dead, "lent": self._arena}
+            made = self._with(self._options, place, group.overseer, given, **how)
         except OptccError as error:
             failed = error
         all_or_none(made, failed, place, exchange)
         assert made
         return made
 
-    def _sub(self, group: Regrouped, ties: Ties | None = None, within_s: float | None = None) -> Communicator:
-        """A communicator of some of these ranks. ties, within_s : as of `_join`"""
+    def _sub(self, group: Regrouped, **how: Any) -> Communicator:
+        """A communicator of some of these ranks. `how` : as of `_join`"""
         if group.place.world == 1:
             return self._with(self._options, group.place, None, None)
         cluster = part_of(self._prepared.cluster, group.ranks)
-        within_s = within_s or self._options.timeout_s  # for all that live, as in any call
-        made = self._with(self._options, group.place, group.overseer, cluster, within_s, lent=self._arena, ties=ties)
+        made = self._with(self._options, group.place, group.overseer, cluster, lent=self._arena, **how)
         made._given = self._given
         return made

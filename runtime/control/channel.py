@@ -160,8 +160,14 @@ class Control:
         self._times: dict[int, float] = {}
 
     @classmethod
-    def join(cls, place: Membership, within_s: float, limit_s: float = TIMEOUT_S) -> Control:
-        """Find the hub and be let in; tries until `within_s` have passed.
+    def join(
+        cls,
+        place: Membership,
+        within_s: float,
+        limit_s: float = TIMEOUT_S,
+        lives: Callable[[], bool] = lambda: True,
+    ) -> Control:
+        """Find the hub and be let in; tries until `within_s` have passed, or its process does not live.
 
         limit_s : afterwards, what the hub may take for a message that it reads; `patience_s` to begin with
 
@@ -172,7 +178,7 @@ class Control:
             try:
                 return cls.once(place, max(RETRY_S, end - time.monotonic()), limit_s)
             except (OSError, EOFError) as error:
-                if time.monotonic() + RETRY_S > end:
+                if time.monotonic() + RETRY_S > end or not lives():
                     where = f"{place.address[0]}:{place.address[1]}"
                     raise HubLostError(f"no hub answers at {where} within {within_s:.3g} s: {error}") from error
             time.sleep(RETRY_S)

@@ -1,7 +1,8 @@
 """What the control plane decides, without clock, socket or thread: who has failed, when plans change, who goes on.
 
-`Hub` is told what ranks say and what time it is; what it says to them leaves by `say`. `go_on` is a rank's way from a
-verdict to the next group: it yields what is to be done, and is sent what came of it. Real processes drive both
+`Hub` is told what ranks say and what time it is; what it says to them leaves by `say`. `hear` is a rank's way from the
+end of its hub to the verdict, `go_on` from a verdict to the next group: they yield what is to be done, and are sent
+what came of it. Real processes drive both
 (`overseer`, `member`), and so does the simulation in `tests/test_judgement.py`.
 
 Ranks are known by two numbers. A message counts by places in the group that is at work. Between groups, a rank is known
@@ -98,8 +99,8 @@ class Hub:
     absence : says who has not come, of so many
     report : called with what ranks report, with None once all ranks are there, with the verdict
     mine : the rank in whose process this is; it makes no group without it, but ends
-    without : numbers of ranks that have failed; given to a hub that takes the place of one that is gone: all it does at
-        first is to bring the others together
+    verdict : on the group; given to a hub that takes the place of one that is gone: all it does at first is to tell it
+        to who comes, and to bring the others together
     """
 
     def __init__(
@@ -112,27 +113,28 @@ class Hub:
         absence: Callable[[Collection[int]], str] = lambda missing: f"ranks {sorted(missing)} have not come",
         report: Callable[[tuple[int, Json] | RunFailed | None], None] = lambda news: None,
         mine: int = 0,
-        without: Collection[int] | None = None,
+        verdict: RunFailed | None = None,
     ) -> None:
         self.say, self._come_by, self._mine, self._ended = say, come_by, mine, False
         self._obituary, self._absence, self._report = obituary, absence, report
         self.present: set[int] = set()
         """Numbers of ranks, in the group or not, that are connected."""
         self._behind: dict[int, RunFailed] = {}  # who was left out of a group -> the verdict before that
-        self._begin(numbers, without)
+        self._begin(numbers, verdict)
         self.awaited = {*numbers}
 
-    def _begin(self, numbers: Sequence[int], without: Collection[int] | None = None) -> None:
+    def _begin(self, numbers: Sequence[int], verdict: RunFailed | None = None) -> None:
         """A group at work, or to be brought together."""
         self.numbers = sorted(numbers)
         """The group."""
-        self.follows = without is not None
+        self.follows = verdict is not None
         """This hub has taken the place of another one, and has made no group yet."""
-        self.failed = None if without is None else RunFailed(0, "")
+        self.failed = verdict
         """The verdict."""
         self.awaited = set[int]()
         """Those that have not come yet; after a verdict those whose connections have ended, though they may live."""
-        self._out: set[int] = {*(without or ())}  # who does not go on after the verdict
+        self._out = {self.numbers[verdict.rank]} & {self._mine} if verdict else set[int]()
+        """Who does not go on after the verdict; one that is named has its hub say so alone."""
         self._wanting: dict[int, float] = {}  # who wants to go on -> until when it waits for the others
         # from here on by rank
         self._evidence: tuple[int, str] | None = None  # who has failed and how, by itself
@@ -155,7 +157,10 @@ class Hub:
         return self._ended or (not self.staying and not (self.awaited and (self.follows or not self.failed)))
 
     def dead(self, number: int, now: float) -> None:
-        """After a verdict: the process of one of `awaited` does not live."""
+        """The process of one of `awaited` does not live."""
+        if number in self.awaited and not self.failed:
+            rank = self.numbers.index(number)
+            self._evidence = self._evidence or (rank, self._obituary(rank))
         self.awaited.discard(number)
         self.look(now)
 
@@ -184,18 +189,17 @@ class Hub:
                     self._report(None)
         if isinstance(message, Shrink):
             self._wants(number, message, now)
+        elif isinstance(message, Joined):
+            if known := self.failed if number in self.numbers else self._behind.get(number):
+                self.say([number], known)
         elif number in self.numbers and not self.follows:
             self._heard(self.numbers.index(number), message, now)
-        elif isinstance(message, Joined) and number in self._behind:
-            self.say([number], self._behind[number])
         self.look(now)
 
     def _heard(self, rank: int, message: FromRank | Joined | Gone, now: float) -> None:
         match message:
             case Broken(_, int(other)) | Late(int(other), _) if not 0 <= other < len(self.numbers):
                 raise MessageError(f"of rank {other}, where there are {len(self.numbers)}")
-            case Joined() if self.failed:
-                self.say([self.numbers[rank]], self.failed)
             case Report(value):
                 self._report((rank, value))
             case Gone() if rank not in self._left:
@@ -256,13 +260,12 @@ class Hub:
     # --- who has failed ----------------------------------------------------------------------------------------------
 
     def fail(self, rank: int, cause: str) -> None:
-        """The verdict. Who has failed hears it first: where this hub ends in the middle, nobody else has heard it then
-        who would pass over one that does not know. Rank 0, whose process may end at that, comes last."""
+        """The verdict. Where this hub ends in the middle, who has not heard it is told by the lowest rank that lives
+        (`hear`). So ranks hear it in their order, this process's own, which may end at that, last."""
         self.failed = RunFailed(rank, cause)
         self._out = {self.numbers[rank]}
         self._report(self.failed)
-        others = [number for number in reversed(self.numbers) if number not in self._out]
-        self.say([*self._out, *others] if rank else self.numbers[::-1], self.failed)
+        self.say(sorted(self.numbers, key=lambda number: (number == self._mine, number)), self.failed)
 
     def _lost(self, now: float) -> tuple[int, str] | None:
         """By what others say, once all that notice it have had the time to say so."""
@@ -333,7 +336,7 @@ class Hub:
         self._ended = self._mine not in going  # it lives, and has not come in time
         if self._ended:
             return
-        if self.failed and not self.follows:
+        if self.failed:
             self._behind.update({number: self.failed for number in self.numbers if number not in going})
         self._begin(going)
         self.say(told, Regroup(going, []))
@@ -358,10 +361,15 @@ class ShutDoor(NamedTuple):
 
 
 class OpenHub(NamedTuple):
-    """Have the hub where this rank listens, for `numbers`; `without` : as of `Hub`."""
+    """Have the hub where this rank listens, for `numbers`, unless it is there already."""
 
     numbers: list[int]
-    without: list[int]
+
+
+class AskHub(NamedTuple):
+    """Have the hub of `number` say the verdict; sent `RunFailed`, or `Missed`."""
+
+    number: int
 
 
 class CallHub(NamedTuple):
@@ -377,8 +385,28 @@ class JoinGroup(NamedTuple):
     numbers: list[int]
 
 
-Step = ShutDoor | OpenHub | CallHub | JoinGroup
+Step = ShutDoor | OpenHub | AskHub | CallHub | JoinGroup
 HUB = -1
+
+
+def hear(me: int, numbers: Sequence[int], hub: int) -> Generator[Step, object, RunFailed | None]:
+    """From the end of the connection with the hub to the verdict on the group of `numbers`; None: that the hub is gone.
+
+    hub : where it was
+
+    The hub itself says it, if it lives; else the lowest rank that does, which has the hub then. It has been told before
+    the others were, so where it knows nothing, nobody does.
+    """
+    for number in sorted(numbers, key=lambda number: (number != hub, number)):
+        if number == me:
+            yield OpenHub([*numbers])
+            return None
+        said = yield AskHub(number)
+        if isinstance(said, RunFailed):
+            return said
+        if said == Missed.LATE:
+            return None
+    return None
 
 
 def go_on(me: int, numbers: Sequence[int], hub: int, failed: int) -> Generator[Step, object, list[int]]:
@@ -410,7 +438,7 @@ def go_on(me: int, numbers: Sequence[int], hub: int, failed: int) -> Generator[S
             if number is None:
                 raise InputError("no other rank lives that could say who goes on", where="shrink", hint=AGAIN)
             if number == me and hub != me:
-                yield OpenHub([*numbers], sorted(out | silent))
+                yield OpenHub([*numbers])
             said = yield CallHub(number, sorted(out | silent))
             match said:
                 case Regroup():

@@ -25,7 +25,7 @@ from optcc.runtime.control.limits import provide
 from optcc.runtime.control.transports import open_wires
 from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.gpu_array import DeviceArray, address_of
-from optcc.runtime.devices.host import Array, Op, dtype_of
+from optcc.runtime.devices.host import Array, Op
 from optcc.runtime.devices.resident import ResidentFolder
 from optcc.runtime.errors import (
     CallsDifferError,
@@ -41,11 +41,10 @@ from optcc.runtime.native.lent import Arena
 from optcc.runtime.native.library import (
     NEVER,
     NONE,
-    OPS,
-    TYPES,
     CauseOf,
     Config,
     Missing,
+    NativeCall,
     NativeProgram,
     Noted,
     NoteOf,
@@ -118,8 +117,6 @@ CAUSES = {
     CauseOf.TOLD: Cause.NOTICE,
     CauseOf.SILENCE: Cause.PROGRESS,
 }
-NUMBER_OF_TYPE = {dtype_of(name): number for number, name in enumerate(TYPES)}
-NUMBER_OF_OP = {op: number for number, op in enumerate(OPS)}
 OWN = (CauseOf.PORT, CauseOf.DEVICE)
 """Causes that say that it is the NIC here."""
 
@@ -327,23 +324,10 @@ class Links:
         return program
 
     def run(
-        self,
-        program: NativeProgram,
-        buffer: Array | DeviceArray,
-        op: Op,
-        sign: int,
-        *,
-        within_s: float,
-        parts: Any = None,
-        at: int = 0,
-        mean: int = 0,
-        start: Callable[[Callable[[float], object]], None] | None = None,
+        self, call: NativeCall, within_s: float, start: Callable[[Callable[[float], object]], None] | None = None
     ) -> None:
-        """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
+        """The collective itself. PeerLateError when it is not done in time.
 
-        parts : of the buffer's kind; what is sent is read from here: to rank p the p-th part, as long as the transfer
-        at : where in the plan's buffer this one begins, bytes: no row touches anything else
-        mean : so many ranks' average is wanted, in host memory: their sum is divided
         start : called once all is ready, before the first byte is sent, with `poll`
         """
         self._injector = self._injector_of() if self._strikes or self._healing else None
@@ -351,15 +335,13 @@ class Links:
             self._before = self._sent()
         if start:
             start(self.poll)
-        call, wires = program.call, self._wires
-        call.buffer, call.parts = address_of(buffer) - at, None if parts is None else address_of(parts)
-        call.type, call.op, call.sign = NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign
-        if not isinstance(buffer, DeviceArray):
-            wires.begin(buffer if parts is None else parts)
+        buffer, wires = call.buffer, self._wires
         try:
             if isinstance(buffer, DeviceArray):
-                self._launch(buffer, op, within_s)
-            self._go_on(program, within_s)
+                self._launch(buffer, call.op, within_s)
+            else:
+                wires.begin(call.source)
+            self._go_on(call, within_s)
         except BaseException:
             self._lib.optcc_abandon(self._engine, 10**9)
             raise
@@ -367,8 +349,8 @@ class Links:
             if self._folder:
                 self._folder.end()
             wires.end()
-        if mean:
-            self._lib.optcc_divide(call.type, address_of(buffer), len(buffer), mean)
+        if call.mean:
+            self._lib.optcc_divide(call.struct.type, address_of(buffer), len(buffer), call.mean)
         if self._injector:
             self._injector.finish()
 
@@ -386,7 +368,7 @@ class Links:
             if time.monotonic() >= end:
                 raise TransportError(f"the GPU has not begun within {within_s:.3g} s")
 
-    def _go_on(self, program: NativeProgram, within_s: float) -> None:
+    def _go_on(self, call: NativeCall, within_s: float) -> None:
         """Begin, and wait for the end."""
         lib, wires, until = self._lib, self._wires, self._until
         now = time.monotonic()
@@ -409,7 +391,7 @@ class Links:
             if begun:
                 result = lib.optcc_wait(wires.engine, self._until_at)
             else:
-                result = lib.optcc_run(wires.engine, program.pointer, program.call_at, self._until_at)
+                result = lib.optcc_run(wires.engine, call.program.pointer, call.struct_at, self._until_at)
                 begun = True
             if result == ResultOf.OK:
                 return
@@ -529,6 +511,11 @@ class Links:
                 self._journal.append(Note(at, "made anew", name, far))
             case Noted.ALONE:
                 self._journal.append(Note(at, "waiting", name, "", "", f"for a way to rank {peer} to come back"))
+
+    @property
+    def noted(self) -> bool:
+        """Whether there were any notes when the last operation ended."""
+        return bool(self._until.notes or self._journal)
 
     def notes(self) -> list[Note]:
         """What has been noted since this was asked."""

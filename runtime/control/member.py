@@ -36,7 +36,18 @@ from optcc.runtime.control.connecting import (
     prepare,
 )
 from optcc.runtime.control.door import Door, listening
-from optcc.runtime.control.judgement import GRACE_S, HUB, CallHub, JoinGroup, Missed, OpenHub, ShutDoor, go_on
+from optcc.runtime.control.judgement import (
+    GRACE_S,
+    HUB,
+    AskHub,
+    CallHub,
+    JoinGroup,
+    Missed,
+    OpenHub,
+    ShutDoor,
+    go_on,
+    hear,
+)
 from optcc.runtime.control.links import Links
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership
@@ -62,12 +73,13 @@ from optcc.runtime.messages import (
     LostNics,
     Note,
     Regroup,
+    RunFailed,
     Shrink,
     Strike,
 )
 from optcc.runtime.native.layout import Layout
 from optcc.runtime.native.lent import Arena
-from optcc.runtime.native.library import NativeProgram
+from optcc.runtime.native.library import NativeCall, NativeProgram
 from optcc.runtime.native.wires import GpuTuning
 from optcc.schedule import Schedule
 
@@ -209,6 +221,7 @@ class Ties:
     listener : this rank's, until a hub has it; None: the first hub, or whoever has failed
     limit_s : as `timeout_s`
     overseer : where the hub is in this process; hub : its number, or HUB: the connection with it has ended
+    made : whether the group is, not only begun
     """
 
     first: Membership
@@ -219,8 +232,11 @@ class Ties:
     listener: socket.socket | None = None
     overseer: Overseer | None = None
     hub: int = 0
+    made: bool = True
     _silent: dict[int, float] = field(default_factory=dict)  # by number, since when its machine has said nothing
     _held: dict[int, socket.socket] = field(default_factory=dict)  # by number, a connection that tells that it lives
+    _holding: threading.Lock = field(default_factory=threading.Lock)
+    _left: bool = False
 
     def shut(self) -> None:
         """Nobody is to come here any more."""
@@ -238,8 +254,11 @@ class Ties:
         """After that."""
         if self.overseer:
             self.overseer.leave()
-        for number in [*self._held]:
-            self._held.pop(number).close()
+        with self._holding:  # whoever still asks holds nothing any more
+            self._left = True
+            for held in self._held.values():
+                held.close()
+            self._held.clear()
 
     @staticmethod
     def blamed(error: RankFailedError, numbers: Sequence[int]) -> int:
@@ -248,14 +267,14 @@ class Ties:
 
     # --- what `go_on` has done ---------------------------------------------------------------------------------------
 
-    def open(self, numbers: list[int], without: list[int]) -> None:
+    def open(self, numbers: list[int], verdict: RunFailed) -> None:
         """The hub, in this process."""
         if not self.listener:
-            return  # it was here, and has ended
+            return  # it is here, or has ended
         host, port = self.listener.getsockname()[:2]
         door = Door(self.first.job, self.first.secret.encode(), host, port, self.listener)
         self.listener = None
-        how: dict[str, Any] = {"lives": self.lives, "mine": self.first.rank, "without": without}
+        how: dict[str, Any] = {"lives": self.lives, "mine": self.first.rank, "verdict": verdict}
         self.overseer = Overseer(self.first.world, door, math.inf, numbers=numbers, **how).start()
 
     def lives(self, number: int) -> bool:
@@ -265,27 +284,37 @@ class Ties:
         A connection tells as long as it is held, whether or not its far end is taken: one for each question would fill
         the queue of a rank in a long step.
         """
-        held = self._held.get(number)
+        held = self._held.pop(number, None)  # another thread that asks the same has one of its own
         try:
             if held and held.recv(GREETING_LIMIT):
-                return True  # its hub greets a stranger
+                return self._hold(number, held)  # its hub greets a stranger
         except BlockingIOError:
-            return True
+            return self._hold(number, held)
         except TimeoutError:  # its kernel has not answered this one's
             self._silent.setdefault(number, time.monotonic() - SILENCE_S)
         except OSError:
             pass
         if held:  # its process has ended, or its hub has sent a stranger away
-            self._held.pop(number).close()
+            held.close()
         try:
-            self._held[number] = made = own(socket.create_connection(tuple(self.doors[number]), GRACE_S))
-            prepare(made)
-            made.setblocking(False)
+            made = own(socket.create_connection(tuple(self.doors[number]), GRACE_S))
         except ConnectionRefusedError:
             return False
         except OSError:
             return time.monotonic() < self._silent.setdefault(number, time.monotonic()) + SILENCE_S
         self._silent.pop(number, None)
+        made.setblocking(False)
+        with contextlib.suppress(OSError):  # it has ended since: the next question finds out
+            prepare(made)
+        return self._hold(number, made)
+
+    def _hold(self, number: int, connection: socket.socket | None) -> bool:
+        """Until it is asked anew; True: it lives."""
+        with self._holding:
+            if connection and (self._left or number in self._held):
+                connection.close()
+            elif connection:
+                self._held[number] = connection
         return True
 
     def _connect(self, hub: int, within_s: float) -> None:
@@ -293,24 +322,55 @@ class Ties:
         self.control.__exit__()
         self.control, self.hub = control, hub
 
-    def told(self) -> RankFailedError | None:
-        """What the hub says, if it lives, of this rank, whose connection with it has ended."""
-        end, hub = time.monotonic() + self.limit_s, self.hub
+    def hear(self) -> RankFailedError:
+        """The verdict of this rank, whose connection with the hub has ended."""
+        end, hub, answer = time.monotonic() + self.limit_s, self.hub, None
+        gone = RunFailed(0, HUB_GONE)
         self.hub = HUB
         self.control.hang_up(0.0)  # half a message may have been its end: the hub is to notice
-        while self.doors and time.monotonic() < end:
+        steps = hear(self.first.rank, self.numbers if self.doors and self.made else [], hub)
+        try:
+            while True:
+                match steps.send(answer):
+                    case AskHub(number):
+                        answer = self._ask(number, end)
+                    case OpenHub(numbers):
+                        with contextlib.suppress(TransportError):  # shrink says so
+                            self.open(numbers, gone)
+        except StopIteration as heard:
+            said = heard.value or gone
+        return RankFailedError(said.rank, said.cause)
+
+    def _ask(self, hub: int, end: float) -> RunFailed | Missed:
+        """The hub of that number what the verdict is, which is to answer by `end`."""
+        while (now := time.monotonic()) < end:
             try:
                 if self.hub != hub:
-                    self._connect(hub, self.limit_s)
+                    self._connect(hub, end - now)
                 select.select([self.control], [], [], max(0.0, end - time.monotonic()))
                 self.control.check()
             except RankFailedError as said:
-                return said
-            except RefusedError:  # it has not noticed yet
-                time.sleep(RETRY_S)
-            except (OSError, EOFError, HubLostError):
+                return RunFailed(said.rank, said.cause)
+            except BlockingIOError:
                 break
-        return None
+            except (EOFError, ConnectionResetError, BrokenPipeError, RefusedError, HubLostError):
+                self.hub = HUB  # it has not noticed yet that the last connection has ended, or ends itself
+                time.sleep(RETRY_S)
+            except OSError:
+                return Missed.GONE
+        return Missed.LATE
+
+    def tend(self, verdict: RankFailedError) -> None:
+        """After that, until this rank goes on: the others are to hear it here, too, if the hub is gone and they have
+        nobody else to ask."""
+        if self.hub != HUB:
+            try:
+                self.control.check()
+            except HubLostError:
+                self.hub = HUB
+        lower = self.numbers[: self.numbers.index(self.first.rank)]
+        if self.hub == HUB and self.listener and self.doors and self.made and not any(map(self.lives, lower)):
+            self.open(self.numbers, RunFailed(verdict.rank, verdict.cause))
 
     def call(self, hub: int, without: list[int], end: float) -> Regroup | Missed:
         """Of the hub of that number, which is to answer by `end`."""
@@ -354,7 +414,7 @@ class Ties:
     def regrouped(self, numbers: list[int]) -> Membership:
         """This rank's place among these, which are the group from now on."""
         rank = numbers.index(self.first.rank)
-        self.control, self.numbers = self.control.heir(rank, len(numbers)), numbers
+        self.control, self.numbers, self.made = self.control.heir(rank, len(numbers)), numbers, False
         job = f"{self.first.job}, ranks {', '.join(map(str, numbers))}"
         return Membership(rank, len(numbers), tuple(self.doors[self.hub]), job, self.first.secret)
 
@@ -421,6 +481,7 @@ class Member:
     overseer : where this process has the ranks' hub: that of a job with rank 0
     control : a connection to the hub that there is already; None: one is made, as `membership` says
     ties : of the group that this one comes of by shrinking, in place of both; they are its own from now on
+    hub_lives : whether the process of a hub that listens already is there; None: it may be started later
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank; None:
         plans stay, whatever dies
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
@@ -439,6 +500,7 @@ class Member:
         overseer: Overseer | None = None,
         control: Control | None = None,
         ties: Ties | None = None,
+        hub_lives: Callable[[], bool] | None = None,
         lent: Arena | None = None,
         gpu: Any = None,
     ) -> None:
@@ -455,8 +517,10 @@ class Member:
         try:
             self.lent = lent.share() if lent else arena_for(transport)
             join_s = max(JOIN_S, timeout_s) if join_s is None else join_s
-            self._control = (ties.control if ties else control) or Control.join(membership, join_s, timeout_s)
-        except BaseException:
+            self._control = (ties.control if ties else control) or Control.join(
+                membership, join_s, timeout_s, hub_lives or (lambda: True)
+            )
+        except BaseException as error:
             if self.lent:
                 self.lent.close()
             if ties:
@@ -464,6 +528,8 @@ class Member:
                 ties.leave()
             elif overseer:
                 overseer.leave()
+            if isinstance(error, HubLostError) and hub_lives and not hub_lives():
+                raise RankFailedError(0, HUB_GONE) from error
             raise
         self._control.operation = lambda: self.operation
         self._control.on_ask = self._answer
@@ -548,6 +614,10 @@ class Member:
         if ties.overseer:
             ties.overseer.lives = ties.lives
 
+    def lives(self, rank: int) -> bool:
+        """As `Ties.lives`."""
+        return self._ties is None or self._ties.lives(self._numbers[rank])
+
     @property
     def layout(self) -> Layout:
         """Of the wires that there are."""
@@ -584,21 +654,15 @@ class Member:
         """This rank's part of a schedule, for `run`, over the wires that there are."""
         return self._links.program(schedule)
 
-    def run(
-        self,
-        program: NativeProgram,
-        buffer: Any,
-        op: Op,
-        *,
-        parts: Any = None,
-        at: int = 0,
-        mean: int = 0,
-        start: Callable[[Callable[[float], object]], None] | None = None,
-    ) -> None:
-        """The collective itself, as `Links.run`; within a turn."""
-        sign = sign_of(self._called[self.operation])
-        self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, at=at, mean=mean, start=start)
-        self.tell_notes()
+    def call(self, program: NativeProgram, buffer: Any, op: Op, **how: Any) -> NativeCall:
+        """For `run`, in this turn and later ones of the same words. how : as of NativeCall"""
+        return NativeCall(program, buffer, op, sign_of(self._called[self.operation]), **how)
+
+    def run(self, call: NativeCall, start: Callable[[Callable[[float], object]], None] | None = None) -> None:
+        """The collective itself, as `Links.run`."""
+        self._links.run(call, self.timeout_s, start)
+        if self._links.noted:
+            self.tell_notes()
 
     def tune_gpu(self, tuning: GpuTuning) -> None:
         """For wires that are made from now on."""
@@ -702,7 +766,8 @@ class Member:
             ties, end = self._ties, time.monotonic() + self.timeout_s
             if ties is None:
                 raise InputError("it has shrunk already", where="shrink", expected="a call of the one that came of it")
-            known, blamed = self._numbers, ties.blamed(self.failed, self._numbers)
+            failed, known = self.failed, self._numbers
+            blamed = ties.blamed(failed, known)
             steps = go_on(ties.first.rank, known, ties.hub, blamed)
             answer: object = None
             with contextlib.suppress(StopIteration):
@@ -711,8 +776,8 @@ class Member:
                     match step:
                         case ShutDoor():
                             ties.shut()
-                        case OpenHub(numbers, without):
-                            ties.open(numbers, without)
+                        case OpenHub(numbers):
+                            ties.open(numbers, RunFailed(failed.rank, failed.cause))
                         case CallHub(number, without):
                             answer = ties.call(number, without, end)
                         case JoinGroup(numbers):
@@ -720,8 +785,9 @@ class Member:
                             self._ties = ties if place.world == 1 else None
                             try:
                                 join(place, [known.index(number) for number in numbers], ties, end)
+                                ties.made = True
                             except RankFailedError as error:
-                                self._ties, answer = ties, ties.blamed(error, numbers)
+                                self._ties, failed, answer = ties, error, ties.blamed(error, numbers)
 
     @property
     def host(self) -> str:
@@ -761,7 +827,13 @@ class Member:
             pause_s = min(SLOWER * pause_s, IDLE_S)
             if self._lock.acquire(blocking=False):
                 try:
-                    if not self._stop.is_set() and not self.failed:
+                    if self._stop.is_set():
+                        pass
+                    elif self.failed:
+                        with contextlib.suppress(OptccError):
+                            if self._ties:
+                                self._ties.tend(self.failed)
+                    else:
                         with contextlib.suppress(RankFailedError), self._guarded():
                             if self._look(-math.inf) or self.operation != seen:
                                 pause_s = TICK_S
@@ -807,7 +879,7 @@ class Member:
                     self._answer(self.operation - error.behind)
             self.failed = verdict(error, self._control, self._links, self.timeout_s)
             if self.failed.cause == HUB_GONE and self._ties:
-                self.failed = self._ties.told() or self.failed
+                self.failed = self._ties.hear()
             self._links.close()
         raise self.failed from (None if error is self.failed else error)
 

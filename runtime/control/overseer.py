@@ -32,7 +32,7 @@ from optcc.runtime.control.connecting import (
     read_frame,
 )
 from optcc.runtime.control.door import Admission, Door, listening
-from optcc.runtime.control.judgement import CUT, Hub, has_closed
+from optcc.runtime.control.judgement import CUT, GRACE_S, Hub, has_closed
 from optcc.runtime.control.rendezvous import Membership, listening_address
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.forks import own
@@ -91,7 +91,7 @@ class Overseer:
     obituary : called with a rank that has hung up, says how it ended; None: nobody knows
     commands : it is a command's, which reads `news`, and says itself what has failed
     lives : whether the process of one that is not connected is there, as far as can be told; called from several
-        threads, for each rank from one at a time
+        threads; None: nobody can tell
     numbers, follows : of a hub that takes the place of another one: its group, and more as of `Hub`; None: all ranks
     """
 
@@ -103,7 +103,7 @@ class Overseer:
         *,
         obituary: Callable[[int], str] = lambda rank: CUT,
         commands: bool = False,
-        lives: Callable[[int], bool] = lambda rank: True,
+        lives: Callable[[int], bool] | None = None,
         numbers: Sequence[int] | None = None,
         **follows: Any,
     ) -> None:
@@ -132,7 +132,7 @@ class Overseer:
         self._lines: dict[int, _Line] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._asker: threading.Thread | None = None
-        self._asked_at, self._leaving = 0.0, False
+        self._ask_at, self._leaving = time.monotonic() + GRACE_S, False  # who comes at once is not asked for
         self._ready: Future[None] = Future()
         self._thread = threading.Thread(target=self._run, name="optcc hub", daemon=True)
 
@@ -245,7 +245,7 @@ class Overseer:
 
     async def _oversee(self) -> None:
         """Tell the hub what happens, until it ends."""
-        hub, end = self.hub, math.inf
+        hub, end, failed = self.hub, math.inf, False
         while not hub.over and time.monotonic() < end:
             heard = None
             with contextlib.suppress(TimeoutError):
@@ -254,10 +254,12 @@ class Overseer:
             if heard:
                 self._take(*heard)
             hub.look(time.monotonic())
+            if hub.failed and not failed:
+                failed, self._ask_at = True, 0.0
             asks = self._asker and self._asker.is_alive()
-            if hub.failed and hub.awaited and not asks and time.monotonic() > self._asked_at + LOOK_S:
-                self._asked_at = time.monotonic()
-                self._asker = threading.Thread(target=self._ask, args=(sorted(hub.awaited),), daemon=True)
+            if self.lives and hub.awaited and not asks and time.monotonic() > self._ask_at:
+                self._ask_at = time.monotonic() + LOOK_S
+                self._asker = threading.Thread(target=self._ask, args=(self.lives, sorted(hub.awaited)), daemon=True)
                 self._asker.start()
             if self._leaving:
                 end = min(end, time.monotonic() + FAREWELL_S)
@@ -283,13 +285,13 @@ class Overseer:
         self._inbox.put_nowait((rank, Broken(cause)))
         self._inbox.put_nowait((rank, Gone()))
 
-    def _ask(self, numbers: Sequence[int]) -> None:
+    def _ask(self, lives: Callable[[int], bool], numbers: Sequence[int]) -> None:
         """Which of these do not live, in threads of their own, side by side: one whose machine says nothing has its
         asker wait."""
 
         def ask(some: Sequence[int]) -> None:
             for number in some:
-                if not self.lives(number):
+                if not lives(number):
                     self._call(partial(self.hub.dead, number, time.monotonic()))
 
         askers = [threading.Thread(target=ask, args=(numbers[first::ASKERS],), daemon=True) for first in range(ASKERS)][

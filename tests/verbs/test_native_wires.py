@@ -635,5 +635,5 @@ QUICK = ("LEFT is said when a payload is posted", "nobody counts the peer's rece
 )
 def test_a_mutant_is_found(name: str, network: Any, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
-    source = native_build.planted(tmp_path, "wires_verbs.c", *mutant.edits)
+    source = native_build.planted(tmp_path, *[native_build.Mutant("wires_verbs.c", *edit) for edit in mutant.edits])
     assert finds(native_build.build(tmp_path, source, native_build.LOOSE), mutant.scene, network)
