@@ -375,9 +375,10 @@ MUTANTS = {
     "who accepts need not know the secret": bug('if (!code_is(t, h, "accepts", answer.code))', "if (0)"),
     "ready may be said by anybody": bug('return code_is(t, h, "ready", h->bytes) ? DONE : FAILS;', "return DONE;"),
     "both sides prove the same": bug("memcpy(h->said.who, who, strlen(who));", "(void)who;"),
-    "random numbers are not": bug(
-        "return syscall(SYS_getrandom, bytes, length, 1",
-        "return memset(bytes, 0, length) != 0 || syscall(SYS_getrandom, bytes, length, 1",
+    "random numbers are not": Mutant(
+        "hmac.c",
+        "return getrandom(bytes, length, GRND_NONBLOCK) == (ssize_t)length;",
+        "return !!memset(bytes, 0, length);",
     ),
     "an older connection may come": bug("|| o->life <= w->life)", ")"),
     "wires are joined crosswise": bug("w->ends.far_nic != o->nic ||", ""),
