@@ -287,7 +287,6 @@ def test_the_example_runs() -> None:
     assert [process.returncode for process in started] == [0] * 4
     assert said[1].startswith("rank 1 of 4: exact; ")
     assert "nic down" in said[1]
-    assert all("renewed" in text for text in said)
 
 
 # --- groups ----------------------------------------------------------------------------------------------------------

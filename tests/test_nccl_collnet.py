@@ -102,7 +102,7 @@ def test_connections_that_break_lose_nothing(built: Build, plans: Path, rates: l
 
 
 @pytest.mark.long
-def test_hundreds_of_connections_break(built: Build, plans: Path) -> None:
+def test_many_connections_break(built: Build, plans: Path) -> None:
     cuts = seed = 0
     while cuts < cases(500):
         rates = random.Random(seed).choices(["8,8", "4,4"], k=2 + seed % 4)

@@ -133,7 +133,7 @@ def test_nics_that_are_struck_lose_nothing(built: Build, hosts: int, calls: int)
 
 
 @pytest.mark.long
-def test_two_hundred_strikes(built: Build) -> None:
+def test_many_strikes(built: Build) -> None:
     made = seed = 0
     while made < cases(200):
         made += struck(built, seed, hosts=2 + seed % 3, calls=600 * (seed % 2))

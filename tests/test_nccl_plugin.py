@@ -62,7 +62,7 @@ def test_connections_that_break_lose_nothing(built: Build, ranks: int) -> None:
 
 
 @pytest.mark.long
-def test_hundreds_of_connections_break(built: Build) -> None:
+def test_many_connections_break(built: Build) -> None:
     cuts = seed = 0
     while cuts < cases(500):
         outcome = run(built, loopback(2 + seed % 3), seed=seed, messages=60, cuts=25, version=VERSIONS[seed % 5])
@@ -134,7 +134,7 @@ def test_cables_that_are_pulled_lose_nothing(built: Build, ranks: int) -> None:
 
 @pytest.mark.long
 @pytest.mark.namespaces
-def test_two_hundred_cables(built: Build) -> None:
+def test_many_cables(built: Build) -> None:
     pulled = seed = 0
     while pulled < cases(200):
         pulled += cabled(built, 2 + seed % 3, seed, 2000)

@@ -84,9 +84,9 @@ def played(seed: int) -> Played:
 @pytest.mark.long
 @pytest.mark.cases
 def test_jobs_in_which_much_happens(request: pytest.FixtureRequest) -> None:
-    """With --whole 200, of 50 calls or more each."""
-    first = int(request.config.getoption("--hypothesis-seed")) // 200 * 200
-    for seed in range(first, first + cases(200)):
+    """With --whole 100, of 50 calls or more each."""
+    first = int(request.config.getoption("--hypothesis-seed")) // 100 * 100
+    for seed in range(first, first + cases(100)):
         assert played(seed).wrong == [], f"seed {seed}"
 
 

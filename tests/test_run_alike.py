@@ -103,17 +103,16 @@ def plans(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("odd", "given", "words"),
     [
-        (["missing.json"], "rank {odd}: missing.json: cannot be read"),
+        (1, ["missing.json"], "rank {odd}: missing.json: cannot be read"),
         pytest.param(
-            ["b.json"], "PLAN: rank {odd} was given something else than rank 0", marks=pytest.mark.long
+            2, ["b.json"], "PLAN: rank {odd} was given something else than rank 0", marks=pytest.mark.long
         ),
-        pytest.param(["a.json", "--op", "max"], "--op: rank {odd} was given something", marks=pytest.mark.long),
+        pytest.param(1, ["a.json", "--op", "max"], "--op: rank {odd} was given something", marks=pytest.mark.long),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("odd", [1, pytest.param(2, marks=pytest.mark.long)])
-def test_a_rank_with_something_else_is_refused_on_all(plans: Path, given: list[str], words: str, odd: int) -> None:
+def test_a_rank_with_something_else_is_refused_on_all(plans: Path, odd: int, given: list[str], words: str) -> None:
     statuses, said = run(plans, [given if rank == odd else ["a.json"] for rank in range(3)])
     assert statuses == [2, 2, 2], said
     last = {err.splitlines()[-1] for err in said}

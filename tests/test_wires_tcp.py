@@ -153,8 +153,8 @@ def test_large_segments_break_too(lib: Any) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("seed", range(2, 7))
-def test_a_thousand_breaks(lib: Any, seed: int) -> None:
+@pytest.mark.parametrize("seed", [2, 3])
+def test_hundreds_of_breaks(lib: Any, seed: int) -> None:
     assert not check(lib, 200, seed)
 
 
@@ -375,9 +375,10 @@ MUTANTS = {
     "who accepts need not know the secret": bug('if (!code_is(t, h, "accepts", answer.code))', "if (0)"),
     "ready may be said by anybody": bug('return code_is(t, h, "ready", h->bytes) ? DONE : FAILS;', "return DONE;"),
     "both sides prove the same": bug("memcpy(h->said.who, who, strlen(who));", "(void)who;"),
-    "random numbers are not": bug(
-        "return syscall(SYS_getrandom, bytes, length, 1",
-        "return memset(bytes, 0, length) != 0 || syscall(SYS_getrandom, bytes, length, 1",
+    "random numbers are not": Mutant(
+        "hmac.c",
+        "return getrandom(bytes, length, GRND_NONBLOCK) == (ssize_t)length;",
+        "return !!memset(bytes, 0, length);",
     ),
     "an older connection may come": bug("|| o->life <= w->life)", ")"),
     "wires are joined crosswise": bug("w->ends.far_nic != o->nic ||", ""),

@@ -104,7 +104,7 @@ class Alone:
         fill(target, source)
 
 
-class Kind(NamedTuple):
+class CallKind(NamedTuple):
     """Of collectives.
 
     schedule : of which kind of `Prepared.call`; parts_in : the source has a part for each rank; parts_out : the target
@@ -116,11 +116,11 @@ class Kind(NamedTuple):
     parts_out: bool
 
 
-ALL_REDUCE = Kind("all_reduce", parts_in=False, parts_out=False)
-BROADCAST = Kind("broadcast", parts_in=False, parts_out=False)
-ALL_GATHER = Kind("all_gather", parts_in=False, parts_out=True)
-REDUCE_SCATTER = Kind("reduce_scatter", parts_in=True, parts_out=False)
-ALL_TO_ALL = Kind("all_gather", parts_in=True, parts_out=True)
+ALL_REDUCE = CallKind("all_reduce", parts_in=False, parts_out=False)
+BROADCAST = CallKind("broadcast", parts_in=False, parts_out=False)
+ALL_GATHER = CallKind("all_gather", parts_in=False, parts_out=True)
+REDUCE_SCATTER = CallKind("reduce_scatter", parts_in=True, parts_out=False)
+ALL_TO_ALL = CallKind("all_gather", parts_in=True, parts_out=True)
 """By the schedule of all_gather, of which each rank sends every other one its part."""
 
 
@@ -179,7 +179,7 @@ class Together:
         self._do(ALL_TO_ALL, words_of("all_to_all", source), source, target, COPY)
 
     def _do(
-        self, kind: Kind, words: str, source: Flat, target: Flat, reduction: Reduction, root: int | None = None
+        self, kind: CallKind, words: str, source: Flat, target: Flat, reduction: Reduction, root: int | None = None
     ) -> None:
         call = self._held.get(words) or self._hold(kind, words, source, target, root)
         large = call.own is target
@@ -208,7 +208,7 @@ class Together:
             if call.found is not None:
                 (target.reshape(call.found.shape) if kind.parts_out else target)[:] = call.found
 
-    def _hold(self, kind: Kind, words: str, source: Flat, target: Flat, root: int | None) -> HeldCall:
+    def _hold(self, kind: CallKind, words: str, source: Flat, target: Flat, root: int | None) -> HeldCall:
         """One that is not made yet."""
         ranks, rank, dtype = self._world, self._rank, source.dtype
         size = source.size // ranks if kind.parts_in else source.size
@@ -240,7 +240,7 @@ class Together:
             self._held[words] = call
         return call
 
-    def _make(self, call: HeldCall, kind: Kind, reduction: Reduction, root: int) -> None:
+    def _make(self, call: HeldCall, kind: CallKind, reduction: Reduction, root: int) -> None:
         """Over the wires that there are, or are made for it; within its turn."""
         program = self._prepared.call(kind.schedule, call.room, root)
         at = self._rank * call.room if kind.parts_in and not kind.parts_out else 0  # no other part is touched

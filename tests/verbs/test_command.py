@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,7 +61,9 @@ def test_the_timeline_tells_what_became_of_a_cut(network: ModuleType, tmp_path: 
     assert [what for i, what in enumerate(told) if what not in told[:i]] == ["struck", "lost", "moved", "done"]
     assert "server1/rxe2: cut at" in done.stdout
     assert "by port event" in done.stdout
-    assert "found by probes: server1/rxe2 lost" in done.stdout
+    # On a busy machine others show less than their rates, too; in virtual time none does.
+    before = "" if VIRTUAL_TIME else "(.*, )?"
+    assert re.search(f"found by probes: {before}server1/rxe2 lost", done.stdout)
     assert done.stdout.count("exact") == 4, "in the timeline; before, during and after"
 
 
