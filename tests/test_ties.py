@@ -217,4 +217,5 @@ def test_nothing_is_held_afterwards() -> None:
         held = ties._held[1]
         ties.leave()
         assert held.fileno() < 0
+        assert ties.lives(1)  # a thread that still asks
         assert not ties._held
