@@ -411,21 +411,22 @@ class Rank:
                 self.serve(step.numbers, GONE)
 
     def ask(self, number: int, end: float) -> Wait:
-        self.line = None
-        while self.world.now < end:
-            self.line = self.line or self.world.connect(self, number)
-            if not self.line:
-                return Missed.GONE
+        self.line = self.line if self.at == number else self.world.connect(self, number)
+        if not self.line:
+            return Missed.GONE
+        while True:
             match (yield from self.wait(end)):
                 case "welcome":
                     self.at = number
                 case RunFailed() as said:
                     return said
                 case Gone():
-                    self.at, self.line = HUB, None
+                    self.at = HUB
                     yield from self.wait(self.world.now + RETRY_S)
-        self.at = HUB
-        return Missed.LATE
+                    return Missed.LOST if self.world.now < end else Missed.LATE
+                case None:
+                    self.at = HUB
+                    return Missed.LATE
 
     def call_hub(self, number: int, without: list[int], end: float) -> Wait:
         world = self.world

@@ -396,11 +396,11 @@ def hear(me: int, numbers: Sequence[int], hub: int) -> Generator[Step, object, R
         if number == me:
             yield OpenHub([*numbers])
             return None
-        said = yield AskHub(number)
-        if isinstance(said, RunFailed):
-            return said
-        if said == Missed.LATE:
-            return None
+        said: object = Missed.LOST
+        while said == Missed.LOST:  # it has not noticed yet, or ends itself
+            said = yield AskHub(number)
+        if said != Missed.GONE:
+            return said if isinstance(said, RunFailed) else None
     return None
 
 
