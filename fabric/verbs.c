@@ -819,8 +819,9 @@ void ibv_ack_async_event(struct ibv_async_event *e) { (void)e; }
 
 /* ---- small things ---- */
 
-int ibv_fork_init(void) { return 0; }
-int ibv_is_fork_initialized(void) { return 2; /* not needed */ }
+static int forks; /* as before Linux 5.12, where it must be asked for */
+int ibv_fork_init(void) { return forks = 1, 0; }
+int ibv_is_fork_initialized(void) { return forks; }
 int ibv_dontfork_range(void *at, size_t size) { (void)at, (void)size; return 0; }
 int ibv_dofork_range(void *at, size_t size) { (void)at, (void)size; return 0; }
 int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *e) { (void)qp; memset(e, 0, sizeof *e); return 0; }

@@ -218,11 +218,12 @@ struct optcc_call {
     uint64_t sign;       /* the same for the same call: ranks that call differently notice */
 };
 
-/* When `optcc_wait` returns before the end. */
+/* When `optcc_wait` returns before the end; and what it says beside its result. */
 struct optcc_until {
     uint64_t limit_ns; /* after so long: LATE */
     uint64_t rows;     /* once so many rows are done (`optcc_done`): AGAIN; UINT64_MAX: never */
-    int watch;         /* when this descriptor can be read: AGAIN; -1: none */
+    int32_t watch;     /* when this descriptor can be read: AGAIN; -1: none */
+    uint32_t notes;    /* on return: whether `optcc_notes` has any */
 };
 
 enum optcc_noted {
@@ -293,11 +294,11 @@ int optcc_test(const struct optcc_engine *engine, uint32_t *lost_rank);
 
 /* For callers with nothing else to do: `optcc_progress` until the collective has ended, as `optcc_test` tells, or until
  * `until` says. Where nothing happens it sleeps, or gives the processor to others. */
-int optcc_wait(struct optcc_engine *engine, const struct optcc_until *until);
+int optcc_wait(struct optcc_engine *engine, struct optcc_until *until);
 
 /* `optcc_begin` and `optcc_wait` in one. What `optcc_begin` refuses is BAD, or LOST. */
 int optcc_run(struct optcc_engine *engine, struct optcc_program *program, const struct optcc_call *call,
-              const struct optcc_until *until);
+              struct optcc_until *until);
 
 /* Between collectives: `optcc_progress`, and sleep for at most so long. Returns whether anything had happened. */
 int optcc_serve(struct optcc_engine *engine, uint64_t ns);
@@ -648,7 +649,16 @@ uint32_t optcc_world_done(const struct optcc_world *world, uint32_t rank); /* ta
 
 #pragma GCC visibility pop
 
+/* ---- wires_tcp.c, for other sockets of the library ------------------------------------------------------------------ */
+
+/* A socket that listens on an address, which then has its port; one that is connecting to an address. -1: `errno` says why. */
+int optcc_tcp_listen(struct optcc_tcp_address *address, int backlog);
+int optcc_tcp_call(const struct optcc_tcp_address *address);
+
 /* ---- hmac.c ------------------------------------------------------------------------------------------------------ */
+
+/* Random bytes of the kernel, at most 256; whether there are any. */
+int optcc_draw(void *bytes, uint64_t length);
 
 enum { OPTCC_HMAC = 32 }; /* bytes */
 void optcc_hmac(const void *key, uint32_t key_length, const void *bytes, uint64_t length, uint8_t code[OPTCC_HMAC]);
@@ -656,6 +666,12 @@ void optcc_hmac(const void *key, uint32_t key_length, const void *bytes, uint64_
 int optcc_same_secret(const void *a, const void *b, uint32_t length);
 
 /* ---- what flow.c takes its pieces from ----------------------------------------------------------------------------- */
+
+/* From now on a wire has at most so many bytes that are not acknowledged; no more than it was opened with. */
+void optcc_narrow(struct optcc_engine *engine, uint32_t window_bytes);
+
+/* The clock of all wires but virtual ones: nanoseconds; `self` says nothing. */
+uint64_t optcc_now(void *self);
 
 #define OPTCC_NONE UINT32_MAX
 

@@ -40,6 +40,7 @@
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 _Static_assert(sizeof(struct optcc_frame) == 112, "it travels between machines, without holes");
 
@@ -1145,9 +1146,18 @@ static void rest(struct optcc_engine *e, uint64_t ns)
         sched_yield();
 }
 
+uint64_t optcc_now(void *self)
+{
+    struct timespec t;
+    (void)self;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
+}
+
 static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-int optcc_wait(struct optcc_engine *e, const struct optcc_until *until)
+/* `optcc_wait`, but for `notes`. */
+static int wait_until(struct optcc_engine *e, const struct optcc_until *until)
 {
     const uint64_t begun_ns = e->wires->now(e->self);
     uint64_t moved_ns = begun_ns, barren = 0;
@@ -1180,11 +1190,21 @@ int optcc_wait(struct optcc_engine *e, const struct optcc_until *until)
     return optcc_test(e, NULL);
 }
 
+int optcc_wait(struct optcc_engine *e, struct optcc_until *until)
+{
+    const int result = wait_until(e, until);
+    until->notes = e->noted != e->told;
+    return result;
+}
+
 int optcc_run(struct optcc_engine *e, struct optcc_program *program, const struct optcc_call *call,
-              const struct optcc_until *until)
+              struct optcc_until *until)
 {
     const int begun = optcc_begin(e, program, call);
-    return begun == OPTCC_OK ? optcc_wait(e, until) : begun == OPTCC_AGAIN ? OPTCC_BAD : begun;
+    if (begun == OPTCC_OK)
+        return optcc_wait(e, until);
+    until->notes = e->noted != e->told;
+    return begun == OPTCC_AGAIN ? OPTCC_BAD : begun;
 }
 
 int optcc_serve(struct optcc_engine *e, uint64_t ns)
@@ -1251,6 +1271,8 @@ uint32_t optcc_notes(struct optcc_engine *e, struct optcc_note *notes, uint32_t 
 }
 
 void optcc_count(const struct optcc_engine *e, struct optcc_counters *counters) { *counters = e->counters; }
+
+void optcc_narrow(struct optcc_engine *e, uint32_t window_bytes) { e->config.window_bytes = window_bytes; }
 
 void optcc_leave(struct optcc_engine *e, uint32_t wire)
 {

@@ -1,7 +1,9 @@
 /* HMAC-SHA-256: FIPS 180-4 (the hash), FIPS 198-1 and RFC 2104 (the code). Keys of at most a block. */
+#define _GNU_SOURCE
 #include "engine.h"
 
 #include <string.h>
+#include <sys/random.h>
 
 enum { BLOCK = 64, DIGEST = OPTCC_HMAC, ROUNDS = 64, INNER = 0x36, OUTER = 0x5c };
 
@@ -101,6 +103,8 @@ void optcc_hmac(const void *key, uint32_t key_length, const void *bytes, uint64_
     take(&s, inner, DIGEST);
     end(&s, code);
 }
+
+int optcc_draw(void *bytes, uint64_t length) { return getrandom(bytes, length, GRND_NONBLOCK) == (ssize_t)length; }
 
 int optcc_same_secret(const void *a, const void *b, uint32_t length)
 {

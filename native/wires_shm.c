@@ -165,18 +165,10 @@ struct optcc_shm {
 
 static uint64_t in_lines(uint64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
 
-static uint64_t now(void *self)
-{
-    struct timespec t;
-    (void)self;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
-
 static uint32_t room(void *self, uint32_t nic)
 {
     const struct own_nic *n = &((struct optcc_shm *)self)->nic[nic];
-    return !n->out_free_ns || n->out_free_ns <= now(NULL) + LEAD_NS; /* whether the ring has room, `post` knows */
+    return !n->out_free_ns || n->out_free_ns <= optcc_now(NULL) + LEAD_NS; /* whether the ring has room, `post` knows */
 }
 
 static struct far_nic *far_of(const struct optcc_shm *s, uint32_t wire)
@@ -344,7 +336,7 @@ static void collect(struct optcc_shm *s, uint32_t wire)
         /* In this order: what is taken after this `returned` was read is not read. */
         const uint64_t returned = atomic_load_explicit(&w->out->returned, memory_order_acquire);
         const int drained = returned == atomic_load(&w->out->taken);
-        if (!drained && now(NULL) < w->until_ns)
+        if (!drained && optcc_now(NULL) < w->until_ns)
             return;
         if (!drained)
             atomic_store(&w->out->forced, w->fences);
@@ -525,7 +517,7 @@ static int look(struct optcc_shm *s, struct one_ring *r, struct optcc_event *eve
     struct prefix prefix;
     give_back(r);
     while (first(s, r, &prefix)) {
-        if (prefix.due_ns && prefix.due_ns > now(NULL))
+        if (prefix.due_ns && prefix.due_ns > optcc_now(NULL))
             return 0;
         r->polled = whole_of(&prefix);
         const uint32_t wire =
@@ -577,7 +569,7 @@ static void fence(void *self, uint32_t wire)
     atomic_store(&w->out->fences, ++w->fences);
     s->lending += !busy(w);
     w->draining = 1;
-    w->until_ns = now(NULL) + s->patience_ns;
+    w->until_ns = optcc_now(NULL) + s->patience_ns;
     collect(s, wire);
 }
 
@@ -601,7 +593,7 @@ static void sleep_for(void *self, uint64_t ns)
     struct optcc_shm *s = self;
     struct door *const door = &s->door[s->rank];
     const uint32_t bell = atomic_load(&door->bell);
-    const uint64_t then = now(NULL);
+    const uint64_t then = optcc_now(NULL);
     struct prefix prefix;
     if (s->far.is)
         forget_far(s);
@@ -623,7 +615,7 @@ static void sleep_for(void *self, uint64_t ns)
     atomic_store(&door->asleep, 0);
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, fetch, release};
+static const struct optcc_wires CONTRACT = {optcc_now, room, post, poll, fence, renew, sleep_for, fetch, release};
 
 /* ---- faults on purpose ------------------------------------------------------------------------------------------- */
 
@@ -798,7 +790,7 @@ int optcc_shm_open(const struct optcc_shm_config *c, void *memory, struct optcc_
                                          .in_rate = c->in_rates ? c->in_rates[i] : INFINITY, .part = 1};
             show_rate(s, i);
         }
-        s->word = now(NULL) ^ (uint64_t)(uintptr_t)s;
+        s->word = optcc_now(NULL) ^ (uint64_t)(uintptr_t)s;
         struct door *const door = &s->door[s->rank];
         atomic_store(&door->word, s->word);
         atomic_store(&door->word_at, (uint64_t)(uintptr_t)&s->word);

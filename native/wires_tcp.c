@@ -52,7 +52,6 @@
 #include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <sys/timerfd.h>
 #include <sys/uio.h>
 #include <time.h>
@@ -202,14 +201,6 @@ struct optcc_tcp {
 
 enum tag { LISTENER, STRANGER, ATTEMPT, WIRE, BELL, CLOCK, LINKS };
 
-static uint64_t now(void *self)
-{
-    struct timespec t;
-    (void)self;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
-}
-
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNED - 1) / ALIGNED * ALIGNED; }
 
 static uint64_t buffer_bytes(const struct optcc_tcp *t)
@@ -292,9 +283,39 @@ static int new_socket(const struct optcc_tcp_address *a)
     return socket(a->family == 4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
 }
 
-static int draw(void *bytes, uint64_t length)
+int optcc_tcp_listen(struct optcc_tcp_address *a, int backlog)
 {
-    return syscall(SYS_getrandom, bytes, length, 1 /* GRND_NONBLOCK */) == (long)length;
+    struct sockaddr_storage here;
+    socklen_t length = as_socket(a, a->scope, a->port, &here);
+    int fd = new_socket(a);
+    if (fd < 0)
+        return -1;
+    if (a->port) /* where none is named the kernel looks for one that nobody has */
+        set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    if (a->family == 6)
+        set(fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
+    if (bind(fd, (const struct sockaddr *)&here, length) || listen(fd, backlog) ||
+        getsockname(fd, (struct sockaddr *)&here, &length)) {
+        const int error = errno;
+        close(fd);
+        errno = error;
+        return -1;
+    }
+    a->port = here.ss_family == AF_INET ? ntohs(((struct sockaddr_in *)(void *)&here)->sin_port)
+                                        : ntohs(((struct sockaddr_in6 *)(void *)&here)->sin6_port);
+    return fd;
+}
+
+int optcc_tcp_call(const struct optcc_tcp_address *a)
+{
+    struct sockaddr_storage there;
+    const socklen_t length = as_socket(a, a->scope, a->port, &there);
+    const int fd = new_socket(a);
+    if (fd >= 0 && connect(fd, (const struct sockaddr *)&there, length) && errno != EINPROGRESS) {
+        close(fd);
+        return -1;
+    }
+    return fd;
 }
 
 /* ---- a wire's connection ------------------------------------------------------------------------------------------ */
@@ -531,7 +552,7 @@ static void set_timer(struct optcc_tcp *t, uint64_t at_ns)
 static void look_soon(struct optcc_tcp *t)
 {
     if (t->timer_ns == UINT64_MAX)
-        set_timer(t, now(t) + TICK_NS);
+        set_timer(t, optcc_now(t) + TICK_NS);
 }
 
 static void end_attempt(struct optcc_tcp *t, struct one *w)
@@ -541,7 +562,7 @@ static void end_attempt(struct optcc_tcp *t, struct one *w)
     w->attempt.stage = NOBODY;
     cut(&w->attempt.fd);
     t->attempts--;
-    w->retry_ns = now(t) + w->pause_ns;
+    w->retry_ns = optcc_now(t) + w->pause_ns;
     if (w->pause_ns < MOST_RETRY_NS)
         w->pause_ns *= 2;
 }
@@ -599,7 +620,7 @@ static void attempt(struct optcc_tcp *t, struct one *w)
     const struct optcc_tcp_address *own = &t->nic[w->ends.nic].address;
     struct sockaddr_storage here;
     const socklen_t length = as_socket(own, own->scope, 0, &here);
-    *h = (struct handshake){.fd = new_socket(own), .stage = CONNECTING, .nic = w->ends.nic, .since_ns = now(t)};
+    *h = (struct handshake){.fd = new_socket(own), .stage = CONNECTING, .nic = w->ends.nic, .since_ns = optcc_now(t)};
     t->attempts++;
     t->counters.tried++;
     h->said.hello = (struct hello){.magic = HELLO_MAGIC, .version = TCP_VERSION, .nic = (uint8_t)w->ends.nic,
@@ -613,7 +634,7 @@ static void attempt(struct optcc_tcp *t, struct one *w)
     }
     set(h->fd, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT, 1);
     set(h->fd, IPPROTO_TCP, TCP_NODELAY, 1);
-    if (!draw(h->said.hello.nonce, NONCE) || bind(h->fd, (const struct sockaddr *)&here, length) ||
+    if (!optcc_draw(h->said.hello.nonce, NONCE) || bind(h->fd, (const struct sockaddr *)&here, length) ||
         (connect(h->fd, (const struct sockaddr *)&w->far, w->far_length) && errno != EINPROGRESS) ||
         watch(t, EPOLL_CTL_ADD, h->fd, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, ATTEMPT, index_of(t, w)))
         end_attempt(t, w);
@@ -659,7 +680,7 @@ static enum progress step_stranger(struct optcc_tcp *t, struct handshake *h, str
         struct answer answer;
         if (!meant(t, h, &done))
             return done;
-        if (!draw(h->said.nonce, NONCE))
+        if (!optcc_draw(h->said.nonce, NONCE))
             return FAILS;
         memcpy(answer.nonce, h->said.nonce, NONCE);
         code(t, h, "accepts", answer.code);
@@ -752,7 +773,7 @@ static void listen_again(struct optcc_tcp *t, uint32_t nic, int listens)
 static void take_strangers(struct optcc_tcp *t, uint32_t nic)
 {
     for (int i = 0; i < ACCEPTS; i++) {
-        const uint64_t now_ns = now(t);
+        const uint64_t now_ns = optcc_now(t);
         struct sockaddr_storage from = {.ss_family = AF_UNSPEC};
         socklen_t length = sizeof from;
         if (is_busy(t, now_ns)) {
@@ -936,7 +957,7 @@ static int gather(struct optcc_tcp *t, int wait_ms)
     for (int i = 0; i < count; i++)
         take_event(t, &events[i]);
     if (t->timer_ns != UINT64_MAX) {
-        const uint64_t now_ns = now(t);
+        const uint64_t now_ns = optcc_now(t);
         if (now_ns >= t->timer_ns)
             tick(t, now_ns);
     }
@@ -1069,7 +1090,7 @@ static void sleep_for(void *self, uint64_t ns)
         gather(t, (int)(ns / MILLISECOND_NS) + 1);
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, NULL, NULL};
+static const struct optcc_wires CONTRACT = {optcc_now, room, post, poll, fence, renew, sleep_for, NULL, NULL};
 
 /* ---- handles ------------------------------------------------------------------------------------------------------ */
 
@@ -1151,19 +1172,9 @@ static uint32_t read_handle(const struct optcc_tcp *t, uint32_t rank, const unsi
 static int start_listening(struct optcc_tcp *t, uint32_t nic)
 {
     struct nic *n = &t->nic[nic];
-    struct sockaddr_storage here;
-    socklen_t length = as_socket(&n->address, n->address.scope, n->address.port, &here);
-    n->fd = new_socket(&n->address);
+    n->fd = optcc_tcp_listen(&n->address, BACKLOG);
     if (n->fd < 0)
         return -1;
-    set(n->fd, SOL_SOCKET, SO_REUSEADDR, 1);
-    if (n->address.family == 6)
-        set(n->fd, IPPROTO_IPV6, IPV6_V6ONLY, 1);
-    if (bind(n->fd, (const struct sockaddr *)&here, length) || listen(n->fd, BACKLOG) ||
-        getsockname(n->fd, (struct sockaddr *)&here, &length))
-        return -1;
-    n->address.port = here.ss_family == AF_INET ? ntohs(((struct sockaddr_in *)(void *)&here)->sin_port)
-                                                : ntohs(((struct sockaddr_in6 *)(void *)&here)->sin6_port);
     n->listens = 1;
     return watch(t, EPOLL_CTL_ADD, n->fd, EPOLLIN, LISTENER, nic);
 }
@@ -1303,7 +1314,7 @@ static int add_wire(struct optcc_tcp *t, const struct optcc_wire *ends, const st
     }
     struct one *w = &t->one[t->wires];
     *w = (struct one){.ends = *ends, .state = OPTCC_TCP_OPENING, .fd = -1, .next = -1, .attempt.fd = -1,
-                      .bytes = bytes, .joined_ns = now(t), .pause_ns = RETRY_NS};
+                      .bytes = bytes, .joined_ns = optcc_now(t), .pause_ns = RETRY_NS};
     w->far_length = as_socket(far, t->nic[ends->nic].address.scope, far->port, &w->far);
     t->wire[t->wires++] = *ends;
     t->opening++;

@@ -37,7 +37,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <time.h>
 #include <unistd.h>
 
 enum {
@@ -204,14 +203,6 @@ __attribute__((format(printf, 2, 3))) static int because(int result, const char 
     vsnprintf(why, sizeof why, format, rest);
     va_end(rest);
     return result;
-}
-
-static uint64_t now(void *self)
-{
-    struct timespec t;
-    (void)self;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
 
 static uint64_t in_lines(uint64_t bytes) { return (bytes + LINE - 1) / LINE * LINE; }
@@ -498,7 +489,7 @@ static int post_datagram(struct optcc_verbs *v, struct end *w, const void *bytes
 static void ask_for_receives(struct optcc_verbs *v, struct end *w)
 {
     const struct note note = {.life = w->life, .asks = 1};
-    const uint64_t now_ns = now(v);
+    const uint64_t now_ns = optcc_now(v);
     if (now_ns - w->asked_ns < LOOK_NS)
         return;
     w->asked_ns = now_ns;
@@ -597,7 +588,7 @@ static void fence(void *self, uint32_t wire)
     owe_no_more(v, &w->died);
     owe_no_more(v, &w->fenced);
     w->is = FENCING;
-    w->fence_ns = now(v);
+    w->fence_ns = optcc_now(v);
     if ((w->sends || w->receives) && (w->nic->gone || into(v, w->pair, IBV_QPS_ERR)))
         abandon(v, w);
     see_drained(v, w);
@@ -654,7 +645,7 @@ static void take_event(struct optcc_verbs *v, struct nic *n, const struct ibv_as
 /* What nobody tells by a completion. */
 static void look(struct optcc_verbs *v)
 {
-    const uint64_t now_ns = now(v);
+    const uint64_t now_ns = optcc_now(v);
     v->polls = 0;
     if (now_ns < v->look_ns)
         return;
@@ -869,7 +860,7 @@ static void sleep_for(void *self, uint64_t ns)
         epoll_wait(v->sleeper, &unused, 1, (int)(ns / 1000000) + 1);
 }
 
-static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, NULL, NULL};
+static const struct optcc_wires CONTRACT = {optcc_now, room, post, poll, fence, renew, sleep_for, NULL, NULL};
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -986,14 +977,9 @@ int optcc_verbs_ports(const char *library, struct optcc_verbs_port *ports, uint3
     return result;
 }
 
-static int draw(uint32_t *numbers, uint32_t count)
+static int draw(uint32_t *number)
 {
-    const int file = open("/dev/urandom", O_RDONLY | O_CLOEXEC);
-    const ssize_t bytes = (ssize_t)(count * sizeof *numbers);
-    const int drawn = file >= 0 && read(file, numbers, (size_t)bytes) == bytes;
-    if (file >= 0)
-        close(file);
-    return drawn ? OPTCC_OK : because(OPTCC_BAD, "/dev/urandom gives nothing: %s", strerror(errno));
+    return optcc_draw(number, sizeof *number) ? OPTCC_OK : because(OPTCC_BAD, "no random numbers (getrandom): %s", strerror(errno));
 }
 
 static int dont_block(int file) { return fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK) < 0; }
@@ -1078,7 +1064,7 @@ static int open_nic(struct optcc_verbs *v, struct nic *n)
     n->control_slots = n->control_heads + (uint64_t)n->control_depth * head_bytes();
     if (!(n->control = make_pair(v, n, IBV_QPT_UD, n->control_depth, n->control_receives)))
         return refused(n, "queue pair for datagrams");
-    if (draw(&n->control_key, 1) != OPTCC_OK)
+    if (draw(&n->control_key) != OPTCC_OK)
         return OPTCC_BAD;
     n->control_key &= INT32_MAX; /* the highest bit has a meaning of its own */
     errno = revive_control(v, n);
@@ -1095,7 +1081,7 @@ static int open_ends(struct optcc_verbs *v, struct nic *n)
         w->heads = at;
         w->slots = at + (uint64_t)v->receives * place_bytes(v);
         at = w->slots + (uint64_t)v->receives * v->slot_bytes;
-        if (draw(&w->first_packet, 1) != OPTCC_OK)
+        if (draw(&w->first_packet) != OPTCC_OK)
             return OPTCC_BAD;
         w->first_packet %= PACKETS;
         if (!(w->pair = make_pair(v, n, IBV_QPT_RC, v->receives, v->receives)))

@@ -67,7 +67,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="the tests that take long, and those on random cases with a quarter of their cases; else a twentieth",
+        help="the tests that take long, and those on random cases with an eighth of their cases; else a twentieth",
     )
     parser.addoption("--whole", action="store_true", help="what --long runs, with all random cases: for a night")
 

@@ -51,10 +51,9 @@ from optcc.schedule import Schedule
 from optcc.schedule.columns import BESIDE
 from optcc.schedule.whole import WholeVectors, digit_lists
 from optcc.values.cluster import Cluster
+from tests.native_build import build
 
 ROOT = Path(__file__).resolve().parent.parent
-NATIVE = ROOT / "native"
-STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC", "-shared")
 SANITIZERS = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
 OK, AGAIN, LOST, BAD, MEMORY, LATE, DIFFERS = ResultOf
@@ -90,16 +89,6 @@ Frame = struct(
     ("length", c_uint32),
     ("offset", c_uint64),
 )
-
-
-def build(folder: Path, source: Path = NATIVE, flags: Sequence[str] = ("-O2",)) -> Path:
-    """Compile the engine as a shared library; a warning is a failure."""
-    library = folder / "engine.so"
-    files = sorted(str(path) for path in source.glob("*.c"))
-    command = ["cc", *STRICT, *flags, *files, "-o", str(library), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    return library
 
 
 def load(library: Path) -> Any:

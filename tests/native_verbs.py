@@ -35,6 +35,7 @@ from optcc.runtime.native.library import VERBS_HANDLE_BYTES as HANDLE_BYTES
 from optcc.runtime.native.library import VerbsConfig, WireEnds, WireState
 from optcc.runtime.native.library import VerbsNic as NicName
 from optcc.schedule import Schedule
+from tests import native_build
 from tests import native_replay as native
 from tests.native_replay import COUNTERS, OK, RESULTS, ROOT, SECOND_NS, Config, Counters, Ground
 
@@ -639,7 +640,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        library = given.library or native.build(folder, flags=native.SANITIZERS if given.sanitize else ("-O2",))
+        library = given.library or native_build.build(folder, flags=native.SANITIZERS if given.sanitize else ("-O2",))
         if given.sanitize and "libasan" not in os.environ.get("LD_PRELOAD", ""):
             command = [sys.executable, "-m", "tests.native_verbs", "--sanitize", "--library", str(library)]
             command += [*["--lid"] * given.lid, *map(str, given.seeds)]

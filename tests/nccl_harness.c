@@ -10,9 +10,12 @@
  * With CALLS it plays CollNet in place of messages: CONNECTIONS groups of all ranks, a node each, with so many calls each,
  * as many in flight: AllReduces of all types and operations and odd sizes, and AllGathers and ReduceScatters in windows.
  * Numbers are whole and small, so that every result is exact. HARNESS_BYTES: AllReduces of float32 of that length alone,
- * which are timed and whose last is checked.
+ * which are timed and whose last is checked. HARNESS_OPEN_S: so long a plugin that does not open is opened again, as NICs
+ * may be away. HARNESS_IDLE_S: so long nothing is connected, between two communicators. HARNESS_LEAVES: that rank ends amid
+ * its messages, while a process forked from it lives on.
  *
- * It prints one line, "right ..." or what is wrong, and ends with 0 or 1; 3: it took too long.
+ * It prints one line, "right ..." or what is wrong, and ends with 0 or 1; 3: it took too long, or goes on long after
+ * another has ended with 1.
  */
 #define _GNU_SOURCE
 #include "nccl/tables.h"
@@ -39,7 +42,8 @@ enum {
     MOST_CONNECTIONS = 8,
     GUARD = 64,
     MOST_BYTES = 1 << 20,
-    LIMIT_S = 240
+    LIMIT_S = 240,
+    GRACE_S = 10 /* after a rank has failed the others have heard of it */
 };
 
 /* ---- one interface for all versions -------------------------------------------------------------------------------- */
@@ -64,6 +68,13 @@ static int rank, ranks;
 static uint64_t seed;
 static const char *folder;
 
+static int in_folder(const char *name, int flags)
+{
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    return open(path, flags, 0600);
+}
+
 static void fail(const char *format, ...)
 {
     va_list list;
@@ -72,6 +83,7 @@ static void fail(const char *format, ...)
     vprintf(format, list);
     printf("\n");
     fflush(stdout);
+    close(in_folder("failed", O_CREAT | O_WRONLY)); /* see `late` */
     _exit(1);
 }
 
@@ -132,6 +144,17 @@ static nccl_result_t start(void)
         return net.v11->init(&net.context, 7, &config, log_line, NULL);
     default:
         return net.v12->init(&net.context, 7, &config, log_line, NULL);
+    }
+}
+
+/* A plugin, for a communicator. */
+static void begin(void)
+{
+    const uint64_t pauses = getenv("HARNESS_OPEN_S") ? 100 * strtoull(getenv("HARNESS_OPEN_S"), NULL, 10) : 0;
+    for (uint64_t i = 0; start() != NCCL_SUCCESS; i++) {
+        if (i == pauses)
+            fail("init");
+        usleep(10000);
     }
 }
 
@@ -372,13 +395,11 @@ static void put(const char *name, const void *bytes, size_t length)
 
 static void get(const char *name, void *bytes, size_t length)
 {
-    char path[512];
-    snprintf(path, sizeof path, "%s/%s", folder, name);
     int fd;
-    while ((fd = open(path, O_RDONLY)) < 0)
+    while ((fd = in_folder(name, O_RDONLY)) < 0)
         usleep(1000);
     if (read(fd, bytes, length) != (ssize_t)length)
-        fail("cannot read %s", path);
+        fail("cannot read %s", name);
     close(fd);
 }
 
@@ -868,16 +889,44 @@ static void play_groups(void *library, int groups, uint64_t calls, int cuts)
 
 static void *late(void *unused)
 {
-    const int limit_s = getenv("HARNESS_LIMIT_S") ? atoi(getenv("HARNESS_LIMIT_S")) : LIMIT_S;
+    int left_s = getenv("HARNESS_LIMIT_S") ? atoi(getenv("HARNESS_LIMIT_S")) : LIMIT_S, failed = 0;
     (void)unused;
-    sleep((unsigned)limit_s);
-    printf("wrong: took longer than %d s\n", limit_s);
+    for (; left_s > 0; left_s--) {
+        if (!failed && (failed = in_folder("failed", O_RDONLY) >= 0) && left_s > GRACE_S)
+            left_s = GRACE_S;
+        sleep(1);
+    }
+    printf("wrong: %s\n", failed ? "another rank has failed" : "it took too long");
     fflush(stdout);
     _exit(3);
 }
 
+/* Over RDMA: whether libibverbs was asked that a fork leaves registered memory in place. */
+static void tell_fork(void)
+{
+    void *const verbs = dlopen("libibverbs.so.1", RTLD_NOW | RTLD_NOLOAD);
+    void *const found = verbs ? dlsym(verbs, "ibv_is_fork_initialized") : NULL;
+    int (*asked)(void);
+    memcpy(&asked, &found, sizeof asked);
+    if (asked)
+        fprintf(stderr, "[%d] fork: %d\n", rank, asked());
+}
+
+static void leave(void)
+{
+    if (fork() == 0) { /* it has what its parent has, until the run is over */
+        close(1);
+        close(2);
+        while (access(folder, F_OK) == 0)
+            usleep(10000);
+        _exit(0);
+    }
+    exit(0);
+}
+
 static void communicate(int round, uint64_t messages, int connections, int cuts)
 {
+    const char *const leaves = getenv("HARNESS_LEAVES");
     static struct end out[MOST_RANKS * MOST_CONNECTIONS], in[MOST_RANKS * MOST_CONNECTIONS];
     int count = 0, open = 0, devices = 1;
     char name[64];
@@ -938,6 +987,8 @@ static void communicate(int round, uint64_t messages, int connections, int cuts)
             moved |= step_receive(&in[i], messages) | step_send(&out[i], messages);
             open_ends += in[i].done < messages || out[i].done < messages;
         }
+        if (leaves && atoi(leaves) == rank && in[0].done > 9)
+            leave();
         if (!moved)
             usleep(20);
     }
@@ -1010,8 +1061,7 @@ int main(int argc, char **argv)
     if (!library)
         fail("%s", dlerror());
     load(library, atoi(argv[2]));
-    if (start() != NCCL_SUCCESS)
-        fail("init");
+    begin();
     check_properties();
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* whose locks a fork beside a thread may leave locked */
     const pid_t child = fork(); /* as data loaders do: a child that ends must disturb nobody */
@@ -1027,9 +1077,12 @@ int main(int argc, char **argv)
         return 0;
     }
     communicate(0, messages, connections, cuts);
+    tell_fork();
+    if (getenv("HARNESS_IDLE_S"))
+        sleep((unsigned)atoi(getenv("HARNESS_IDLE_S")));
     /* A second communicator, while the first is there. */
     if (net.version >= 11)
-        check(start(), "init");
+        begin();
     communicate(1, messages / 4 + 1, 1, cuts ? 1 : 0);
     if (net.version >= 11)
         finalize();
@@ -1042,7 +1095,7 @@ int main(int argc, char **argv)
     if (!library)
         fail("%s", dlerror());
     load(library, atoi(argv[2]));
-    check(start(), "init");
+    begin();
     communicate(2, 3, 1, 0);
     meet("end");
     finalize();

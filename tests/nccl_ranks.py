@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+
+from tests import native_build
+from tests.native_build import LOOSE, Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 HARNESS = ROOT / "tests" / "nccl_harness.c"
@@ -40,16 +44,31 @@ class Build:
         subprocess.run(command, check=True, timeout=300)
         return cls(plugin, harness)
 
+    @classmethod
+    def wrong(cls, folder: Path, *mutants: Mutant) -> Build:
+        """From other sources, with bugs for example; what they leave alone is compiled once."""
+        native, harness = native_build.planted(folder, *mutants), folder / "harness"
+        script = native / "nccl" / "exports.map"
+        link = ("-pthread", "-Wl,-z,nodelete", f"-Wl,--version-script={script}")
+        plugin = native_build.build(folder, native, LOOSE, sorted((native / "nccl").glob("*.c")), link)
+        objects = native_build.compiled([HARNESS], native, (*WARNINGS, *LOOSE))
+        subprocess.run(["cc", *objects, "-o", str(harness), "-ldl", "-pthread"], check=True, timeout=300)
+        return cls(plugin, harness)
 
-def shared_build(factory: pytest.TempPathFactory) -> Build:
+
+def shared_build(factory: pytest.TempPathFactory, sanitizers: str = "") -> Build:
     """The plugin as it is, compiled once for all test files of a run, and all of its processes."""
     base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "nccl"
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"nccl-{sanitizers.replace(',', '-')}"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         build = Build(folder / "libnccl-net-optcc.so", folder / "harness")
-        return build if build.harness.exists() else Build.make(folder)
+        if build.harness.exists():
+            return build
+        # At -O1 the compiler takes 16 s of processor time with these, at -O0 6.5.
+        sanitized = f"-O0 -g -fsanitize={sanitizers} -fno-sanitize-recover=all"
+        return Build.make(folder, flags=sanitized if sanitizers else "-O2 -Werror")
 
 
 @dataclass
@@ -60,6 +79,12 @@ class Outcome:
     told: list[str]
     logged: list[str]
     cuts: int = field(default=0)
+
+    @property
+    def unsound(self) -> str:
+        """Likewise, of a run under sanitizers."""
+        found = re.search("Sanitizer|runtime error", "\n".join(self.logged))
+        return self.fault or (found[0] if found else "")
 
     @property
     def fault(self) -> str:

@@ -25,6 +25,24 @@ from tests.test_families import offered
 GOLDEN = Path(__file__).parent / "golden_plans"
 
 
+NAMES = (
+    *(
+        "nested-rings",
+        "striped-exchange",
+        "trees",
+        "packed-trees",
+        "whole-vectors",
+        "halving",
+        "ring-equal",
+        "ring-rate",
+    ),
+    *("nccl-tree", "r2cc-allreduce", "optcc-published", "ring-repaired", "inside-servers", "grouped-exchange"),
+    *("direct-exchange-none-starves", "direct-exchange-one-starves", "direct-exchange-several-starve"),
+    *("nested-rings-pace", "packed-trees-rails"),
+)
+"""Of `cases`, which are not planned before a test asks for one."""
+
+
 @cache
 def cases() -> dict[str, Plan]:
     """A plan of every family and spread, by name: 4 servers of 2 NICs, one NIC at a third, 2 segments of 1000 bytes."""

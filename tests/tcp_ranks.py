@@ -36,6 +36,7 @@ from optcc.runtime.native.library import NEVER, TCP_COUNTERS, TcpConfig, TcpCoun
 from optcc.runtime.native.library import TcpAddress as Address
 from optcc.schedule import Schedule
 from optcc.values.cluster import Cluster
+from tests import native_build
 from tests import native_replay as native
 from tests.namespaces import Namespaces, entered
 from tests.native_replay import (
@@ -954,7 +955,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--library", type=Path, help="a library that is compiled already")
     given = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as folder:
-        library = given.library or native.build(Path(folder), flags=native.SANITIZERS if given.sanitize else ("-O2",))
+        library = given.library or native_build.build(
+            Path(folder), flags=native.SANITIZERS if given.sanitize else ("-O2",)
+        )
         if given.sanitize and "libasan" not in os.environ.get("LD_PRELOAD", ""):
             command = [sys.executable, "-m", "tests.tcp_ranks", "--library", str(library), *map(str, given.cuts)]
             command += ["--hostile"] * given.hostile

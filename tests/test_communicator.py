@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import optcc
-from optcc.communicator.collectives import FIRST, Punctuality
+from optcc.communicator.collectives import FIRST, Punctuality, Together
 from optcc.communicator.prepared import CLASSES, SIZES, SMALL, RecentlyUsed
 from optcc.errors import InputError
 from optcc.runtime.devices.host import DTYPES, Array, bits_of, divide, dtype_of, reduction_of
@@ -245,6 +245,9 @@ def test_what_is_kept_is_bounded() -> None:
         def call(comm: optcc.Communicator) -> tuple[int, int]:
             for n in range(SIZES + 10):
                 comm.all_reduce(np.zeros(SMALL + 8 * n, np.uint8))
+                comm.all_reduce(np.zeros(n, np.uint8))
+            assert isinstance(comm._collectives, Together)
+            assert 0 < len(comm._collectives._held) <= SIZES
             return len(comm._prepared._calls), len(comm._prepared.trials)
 
         assert ranks.good(call) == [(SIZES, 1)] * 3, "one choice for all sizes of a class"

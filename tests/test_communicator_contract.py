@@ -109,7 +109,7 @@ def test_random_calls_over_connections_that_break(world: int) -> None:
 @pytest.mark.parametrize("world", [2, 3, 4])
 def test_a_thousand_random_calls_with_random_faults(world: int) -> None:
     """Of up to 8 MiB, 20 on each communicator, on every ninth 64 MiB; every other one is reproducible. With `--whole`;
-    a quarter of them with `--long`."""
+    an eighth of them with `--long`."""
     play_round(0, 8, 1 << 12, world)
     before, rounds = left(), cases(50)
     struck, renewed = 0, 0

@@ -77,7 +77,7 @@ def test_reference_is_the_exact_reduction(dtype: str, op: Op) -> None:
     assert [x if x == x else None for x in numbers(result)] == in_exact_numbers(parts, op)
 
 
-@pytest.mark.parametrize("ranks", [1, 2, 5, 16, 40])
+@pytest.mark.parametrize("ranks", [2, 5, 40])
 @pytest.mark.parametrize(("dtype", "op"), ALL)
 def test_the_order_of_folds_does_not_matter(dtype: str, op: Op, ranks: int) -> None:
     parts = inputs(dtype, op, ranks)
@@ -93,7 +93,7 @@ def test_the_order_of_folds_does_not_matter(dtype: str, op: Op, ranks: int) -> N
         assert is_exact(tree, expected)
 
 
-@pytest.mark.parametrize("ranks", [2, 5, 16, 40])
+@pytest.mark.parametrize("ranks", [2, 16])
 @pytest.mark.parametrize(("dtype", "op"), ALL)
 def test_a_dropped_contribution_shows(dtype: str, op: Op, ranks: int) -> None:
     parts = inputs(dtype, op, ranks)
@@ -103,7 +103,7 @@ def test_a_dropped_contribution_shows(dtype: str, op: Op, ranks: int) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:overflow")  # one factor too many
-@pytest.mark.parametrize("ranks", [1, 2, 5, 16, 40])
+@pytest.mark.parametrize("ranks", [1, 16])
 @pytest.mark.parametrize(("dtype", "op"), NOT_IDEMPOTENT)
 def test_a_duplicated_contribution_shows(dtype: str, op: Op, ranks: int) -> None:
     parts = inputs(dtype, op, ranks)

@@ -696,8 +696,9 @@ def test_nics_over_tcp_are_not_harmed(option: str) -> None:
     assert f"{option[2:]}: not over tcp, expected pause or kill" in result.stderr
 
 
-FLAP_S = 20.0
-"""Longer than the hit collective and the probes after it, which wait 1.5 s each for what does not come."""
+FLAP_S = 25.0
+"""Longer than the hit collective and the probes after it, which took 12 s on a machine with ten times its work; less
+than `RETURN_S`."""
 
 
 @pytest.mark.long
@@ -722,17 +723,6 @@ def test_a_nic_that_returns_is_planned_with_again(capsys: pytest.CaptureFixture[
     assert set(fault_run_json(told)["phases"]) == {"before", "during", "after", "back"}
     print_fault_run(told)
     assert f"back by the next boundary, by probes: {NIC}." in capsys.readouterr().out
-
-
-@pytest.mark.long
-def test_the_healthy_plan_is_back_when_all_have_returned() -> None:
-    told = run(3, Strike("flap", NIC, 0.3, FLAP_S))
-    assert told.lost == {NIC: 0}
-    assert told.after_plan.plan_id != told.plan.plan_id
-    assert told.returned == (NIC,)
-    assert told.back_plan is not None
-    assert told.back_plan.plan_id == told.plan.plan_id
-    assert told.exact
 
 
 @pytest.mark.long

@@ -306,9 +306,10 @@ LISTS = {
 }
 
 
-@pytest.mark.parametrize("wrap", UNLISTED)
-@pytest.mark.parametrize("name", LISTS)
-def test_prefixes_that_are_not_listed_are_learned(name: str, wrap: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("wrap", "name"), [(wrap, name) for i, wrap in enumerate(UNLISTED) for name in [*LISTS][i % 5 :: 5]]
+)
+def test_prefixes_that_are_not_listed_are_learned(wrap: str, name: str, tmp_path: Path) -> None:
     plain, pasted = tmp_path / "plain", tmp_path / "pasted"
     plain.write_text(LISTS[name])
     pasted.write_text(UNLISTED[wrap](LISTS[name]))

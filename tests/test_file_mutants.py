@@ -33,7 +33,7 @@ from tests.plan_cases import cases as plans_of_every_family
 ORDERS = 6
 """Random orders in which a judge runs a file that is called correct."""
 MUTANTS = 500
-"""Of all formats together, of which the long tests try a quarter."""
+"""Of all formats together, of which the long tests try an eighth."""
 
 
 @cache

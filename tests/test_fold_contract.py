@@ -122,7 +122,7 @@ def test_any_alignment_and_nothing_beside_it(memory: Memory, dtype: str) -> None
             assert got[shift + count :].tobytes() == a[shift + count :].tobytes()
 
 
-@pytest.mark.parametrize("by", [1, 2, 3, 7, 128, 300])
+@pytest.mark.parametrize("by", [3, 128, 300])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dividing_rounds_once_and_cuts_towards_zero(memory: Memory, dtype: str, by: int) -> None:
     before = finite(random_bits(dtype, 1500, 10))

@@ -12,9 +12,7 @@ import pytest
 from optcc.runtime.control.judgement import Hub, JoinGroup, Missed, go_on
 from optcc.runtime.messages import Gone, Joined, Late, Regroup, RunFailed, Shrink
 from tests.control_world import LIMIT_S, World
-
-SEEDS = 4000
-"""Of the long test; half a minute of processor time."""
+from tests.effort import cases
 
 
 def play(seeds: range, **but: Any) -> str:
@@ -25,10 +23,10 @@ def play(seeds: range, **but: Any) -> str:
     return ""
 
 
-@pytest.mark.parametrize("count", [200, pytest.param(SEEDS, marks=pytest.mark.long)])
-def test_jobs_in_which_much_fails(count: int) -> None:
+@pytest.mark.cases
+def test_jobs_in_which_much_fails() -> None:
     """Always the same ones; `python -m tests.control_world FIRST LAST` plays others."""
-    assert play(range(count)) == ""
+    assert play(range(cases(10_000))) == ""
 
 
 def test_a_seed_gives_the_same_again() -> None:

@@ -14,14 +14,13 @@ from collections.abc import Sequence
 from ctypes import byref, c_int32, c_uint64
 from multiprocessing import get_context
 from pathlib import Path
-from shutil import copytree
 from typing import Any
 
 import pytest
 
 from tests.effort import cases
-from tests.native_replay import NATIVE, RESULTS, SANITIZERS, STRICT, sanitized
-from tests.test_native_engine import Mutant
+from tests.native_build import LOOSE, NATIVE, Mutant, build
+from tests.native_replay import RESULTS, SANITIZERS, sanitized
 
 pytestmark = pytest.mark.cc
 PLAYER = Path(__file__).with_name("messages_player.c")
@@ -51,16 +50,6 @@ class Outcome(ctypes.Structure):
         return {name: getattr(self, name) for name in (*WRONG, "unfinished", *COUNTS, *FLOWS)}
 
 
-def build(folder: Path, source: Path = NATIVE, flags: Sequence[str] = ("-O2",)) -> Path:
-    """Engine and player as one library."""
-    library = folder / "messages.so"
-    files = [*sorted(map(str, source.glob("*.c"))), str(PLAYER)]
-    command = ["cc", *STRICT, *flags, f"-I{source}", *files, "-o", str(library), "-lm"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr
-    return library
-
-
 def load(library: Path) -> Any:
     lib = ctypes.CDLL(str(library))
     lib.play_messages.argtypes = c_uint64, ctypes.POINTER(Outcome)
@@ -77,13 +66,13 @@ def play(lib: Any, seed: int) -> Outcome:
 
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return load(build(tmp_path_factory.mktemp("messages")))
+    return load(build(tmp_path_factory.mktemp("messages"), more=[PLAYER]))
 
 
 @pytest.mark.cases
 def test_every_seed_ends_with_the_right_bytes(lib: Any) -> None:
     total = dict.fromkeys((*COUNTS, *FLOWS), 0)
-    for seed in range(cases(20_000)):
+    for seed in range(cases(6000)):
         outcome = play(lib, seed)
         assert not outcome.fault, f"seed {seed}: {outcome.fault}; {outcome.told}"
         for name in total:
@@ -100,7 +89,7 @@ def test_a_seed_is_played_again(lib: Any) -> None:
 @pytest.mark.cases
 def test_a_liar_is_not_believed(lib: Any) -> None:
     believed = c_uint64()
-    for seed in range(cases(10_000)):
+    for seed in range(cases(4000)):
         assert lib.lie_in_messages(seed, 300, byref(believed)) == 0, f"seed {seed}"
     assert believed.value > 100
 
@@ -152,13 +141,7 @@ QUICK = ("sends before the receiver has named its buffer", "what is lost on a wi
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MUTANTS]
 )
 def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
-    mutant = MUTANTS[name]
-    source = copytree(NATIVE, tmp_path / "native")
-    path = source / mutant.file
-    text = path.read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1
-    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    library = build(tmp_path, source, ("-O1", "-Wno-error"))
+    library = build(tmp_path, MUTANTS[name].planted(tmp_path), LOOSE, [PLAYER])
     child = get_context("fork").Process(target=find, args=(library, 2000))  # it may crash, which finds it, too
     child.start()
     child.join(300)
@@ -176,12 +159,12 @@ def main(arguments: Sequence[str]) -> int:
     bad = 0
     if arguments[:1] == ["--sanitize"]:
         with tempfile.TemporaryDirectory() as folder:
-            library = build(Path(folder), flags=SANITIZERS)
+            library = build(Path(folder), flags=SANITIZERS, more=[PLAYER])
             command = [sys.executable, "-m", "tests.test_messages", "--library", str(library), *arguments[1:]]
             return subprocess.run(command, cwd=NATIVE.parent, env=sanitized(), check=False).returncode
     with tempfile.TemporaryDirectory() as folder:
         given = arguments[:1] == ["--library"]
-        lib = load(Path(arguments[1]) if given else build(Path(folder)))
+        lib = load(Path(arguments[1]) if given else build(Path(folder), more=[PLAYER]))
         believed = c_uint64()
         for seed in map(int, arguments[2 if given else 0 :]):
             outcome = play(lib, seed)

@@ -137,7 +137,7 @@ ENGINE_STRUCTS = {
     if isinstance(kind, type) and issubclass(kind, ctypes.Structure) and kind is not ctypes.Structure
 }
 ENGINE_NUMBERS = {
-    **{f"OPTCC_{each.name}": each.value for kind in (engine.ResultOf, engine.CauseOf) for each in kind},
+    **{f"OPTCC_{each.name}": each.value for kind in (engine.ResultOf, engine.CauseOf, engine.WireOf) for each in kind},
     **{f"OPTCC_NOTE_{each.name}": each.value for each in engine.Noted},
     **{f"OPTCC_LINK_{each.name}": each.value for each in engine.LinkOf},
     **{f"OPTCC_{name.upper()}": value for names in (engine.TYPES, engine.OPS) for value, name in enumerate(names)},

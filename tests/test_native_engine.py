@@ -7,14 +7,13 @@ import faulthandler
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from ctypes import byref
 from fractions import Fraction
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from shutil import copytree
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,7 +28,8 @@ from optcc.schedule.recipe import Costs
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
 from tests.effort import cases
-from tests.native_replay import RIGHT, Ground, Outcome, World, build, clusters, grounds, load, plans, play, script
+from tests.native_build import LOOSE, NATIVE, Mutant, build
+from tests.native_replay import RIGHT, Ground, Outcome, World, clusters, grounds, load, plans, play, script
 
 pytestmark = pytest.mark.cc
 
@@ -42,20 +42,22 @@ def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
 # --- whole runs ----------------------------------------------------------------------------------------------------
 
 
-def played(lib: Any, seeds: Sequence[int]) -> None:
-    for seed in seeds:
+@pytest.mark.cases
+def test_every_seed_ends_with_the_right_bits(lib: Any) -> None:
+    """Every kind of fault and many families come; segments are sent again; wires are left, and return."""
+    total = dict.fromkeys(COUNTERS, 0)
+    scripts = []
+    for seed in range(cases(10_000)):
         outcome = play(lib, seed)
         assert not outcome.fault, f"{outcome.fault}; python -m tests.native_replay {seed}"
-
-
-def test_every_seed_ends_with_the_right_bits(lib: Any) -> None:
-    played(lib, range(200))
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("first", range(0, 10_000, 1000))
-def test_ten_thousand_seeds(lib: Any, first: int) -> None:
-    played(lib, range(first, first + 1000))
+        for name, value in outcome.counters.items():
+            total[name] += value
+        scripts.append(script(seed))
+    assert {fault[1] for one in scripts for fault in one.faults} == set(range(native.RESUME + 1))
+    assert len({task[0] for one in scripts for task in one.tasks}) >= 6
+    assert {one.ground.name for one in scripts} == set(clusters())
+    assert not total.pop("refused")
+    assert all(value > 20 for value in total.values()), total
 
 
 @pytest.mark.cases
@@ -68,21 +70,6 @@ def test_where_a_rank_is_killed_all_others_end(lib: Any) -> None:
     assert results == {"ok", "lost"}
 
 
-def test_seeds_hold_what_they_are_for(lib: Any) -> None:
-    """Every kind of fault and many families come; segments are sent again; wires are left, and return."""
-    scripts = [script(seed) for seed in range(200)]
-    assert {fault[1] for one in scripts for fault in one.faults} == set(range(native.RESUME + 1))
-    families = {task[0] for one in scripts for task in one.tasks}
-    assert len(families) >= 6
-    assert {one.ground.name for one in scripts} == set(clusters())
-    total = dict.fromkeys(COUNTERS, 0)
-    for seed in range(200):
-        for name, value in play(lib, seed).counters.items():
-            total[name] += value
-    assert not total.pop("refused")
-    assert all(value > 20 for value in total.values()), total
-
-
 def test_a_seed_is_played_again_to_the_bit(lib: Any) -> None:
     for seed in range(10):
         assert play(lib, seed) == play(lib, seed)
@@ -90,7 +77,7 @@ def test_a_seed_is_played_again_to_the_bit(lib: Any) -> None:
 
 def test_the_page_has_the_table_of_states() -> None:
     """Its columns are the events in their order; a cell is empty where the C has no rule."""
-    code = (native.NATIVE / "flow.c").read_text(encoding="utf-8")
+    code = (NATIVE / "flow.c").read_text(encoding="utf-8")
     (events,) = re.findall(r"enum \{ (SILENT, .*), EVENTS \};", code)
     rules = re.findall(r"^    \[OPTCC_(\w+)\] = \{(.*)\},$", code, re.MULTILINE)
     page = (native.ROOT / "docs" / "native-engine.md").read_text(encoding="utf-8").partition("## A wire")[2]
@@ -354,12 +341,6 @@ def test_sanitizers_find_nothing() -> None:
 # --- mutants: every one of these bugs must be found by some seed, or by what the liar says --------------------------
 
 
-class Mutant(NamedTuple):
-    file: str
-    old: str
-    new: str
-
-
 MUTANTS = {
     "what has landed is taken again": Mutant(
         "flow.c", "if (f->seq < p->floor || (near && (p->landed[place / 64] | p->taking[place / 64]) & mark))", "if (0)"
@@ -411,13 +392,7 @@ QUICK = (
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MUTANTS]
 )
 def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
-    mutant = MUTANTS[name]
-    source = copytree(native.NATIVE, tmp_path / "native")
-    path = source / mutant.file
-    text = path.read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1
-    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    library = build(tmp_path, source, ("-O1", "-Wno-error"))
+    library = build(tmp_path, MUTANTS[name].planted(tmp_path), LOOSE)
     grounds()
     child = get_context("fork").Process(target=find, args=(library, 1000))  # it may crash, which finds it, too
     child.start()

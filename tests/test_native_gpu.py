@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from ctypes import byref, c_uint32, c_uint64, c_void_p
 from multiprocessing import get_context
 from pathlib import Path
-from shutil import copytree
 from threading import Thread
 from typing import Any, ClassVar, NamedTuple
 
@@ -31,7 +30,8 @@ from optcc.values.cluster import Cluster
 from tests import native_replay as native
 from tests.cuda_twin import SharedTwin, TwinGpu
 from tests.effort import cases
-from tests.native_replay import RIGHT, SECOND_NS, World, build, grounds, load, play
+from tests.native_build import LOOSE, Mutant, build
+from tests.native_replay import RIGHT, SECOND_NS, World, grounds, load, play
 from tests.test_native_engine import ground_of
 
 pytestmark = pytest.mark.cc
@@ -613,12 +613,6 @@ def test_on_a_gpu(arguments: tuple[str, ...]) -> None:
 # --- mutants -------------------------------------------------------------------------------------------------------
 
 
-class Mutant(NamedTuple):
-    file: str
-    old: str
-    new: str
-
-
 MUTANTS = {
     "a payload is released before its job is done": Mutant(
         "flow.c",
@@ -708,13 +702,7 @@ def tried(library: Path) -> int | None:
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MUTANTS]
 )
 def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
-    mutant = MUTANTS[name]
-    source = copytree(native.NATIVE, tmp_path / "native")
-    path = source / mutant.file
-    text = path.read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1
-    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    assert tried(build(tmp_path, source, ("-O1", "-Wno-error")))
+    assert tried(build(tmp_path, MUTANTS[name].planted(tmp_path), LOOSE))
 
 
 @pytest.mark.long
@@ -742,11 +730,7 @@ def test_nothing_is_touched_but_what_is_given(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_the_sanitizers_see_a_queue_that_is_too_short(tmp_path: Path) -> None:
-    source = copytree(native.NATIVE, tmp_path / "native")
-    path = source / "program.c"
-    text = path.read_text(encoding="utf-8")
-    assert text.count("p->work = room(segments,") == 1
-    path.write_text(text.replace("p->work = room(segments,", "p->work = room(segments / 2,"), encoding="utf-8")
-    done = watched(build(tmp_path, source, native.SANITIZERS))
+    short = Mutant("program.c", "p->work = room(segments,", "p->work = room(segments / 2,")
+    done = watched(build(tmp_path, short.planted(tmp_path), native.SANITIZERS))
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr

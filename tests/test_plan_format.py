@@ -30,7 +30,7 @@ from optcc.simulation.verifier import verify
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters
 from tests.effort import examples
-from tests.plan_cases import GOLDEN, again, cases, npy, parts, unlike
+from tests.plan_cases import GOLDEN, NAMES, again, cases, npy, parts, unlike
 from tests.test_families import ANY, offered
 
 # Plans travel: the same content gives the same id and schedule, and a changed file is noticed.
@@ -157,6 +157,7 @@ def refused(data: bytes) -> bool:
 
 
 def test_every_family_is_among_the_cases() -> None:
+    assert tuple(cases()) == NAMES
     assert {plan.family for plan in cases().values()} == set(FAMILIES)
     assert {plan.bound.certificate.kind for plan in cases().values()} >= {"traffic", "program"}
 
@@ -196,7 +197,7 @@ def test_the_same_plan_is_the_same_file() -> None:
     assert plan.to_bytes() == replace(plan).to_bytes()
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", NAMES)
 def test_the_header_is_text_and_columns_are_where_they_can_be_mapped(name: str) -> None:
     data = cases()[name].to_bytes()
     with zipfile.ZipFile(BytesIO(data)) as found:
@@ -220,7 +221,7 @@ def test_many_transfers_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
         plan.to_bytes()
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", NAMES)
 def test_lanes_carry_every_byte_of_every_transfer(name: str) -> None:
     _, columns = parts(cases()[name].to_bytes())
     stripes = stripes_of(cases()[name].schedule())
@@ -235,7 +236,7 @@ def test_lanes_carry_every_byte_of_every_transfer(name: str) -> None:
 # ---- another number of bytes ----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("nbytes", [1, 8, 40, 1000, 2001, 4096, 2**40])
 def test_transfers_of_another_size_sum_every_byte(name: str, nbytes: int) -> None:
     plan = cases()[name]
@@ -500,7 +501,7 @@ def _newer(header: dict[str, Any]) -> dict[str, Any]:
     return {**kept, **extended(header), **kept, "version": f"{major}.{MINOR + 1}"}
 
 
-@pytest.mark.parametrize("name", sorted(cases()))
+@pytest.mark.parametrize("name", NAMES)
 def test_fields_and_columns_of_a_newer_minor_are_passed_over(name: str) -> None:
     header, columns = parts(cases()[name].to_bytes())
     newer, more = _newer(header), {**columns, "added_later": np.arange(3.0)}

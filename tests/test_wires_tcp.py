@@ -15,9 +15,8 @@ from ctypes import byref, c_uint32, c_void_p
 from itertools import count
 from multiprocessing import get_context
 from pathlib import Path
-from shutil import copytree
 from threading import Thread
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -26,6 +25,7 @@ from optcc.runtime.devices.host import Op
 from optcc.values.cluster import Cluster
 from tests import native_replay as native
 from tests.namespaces import Namespaces
+from tests.native_build import LOOSE, Mutant, build
 from tests.native_replay import BAD, LOST, OK, RATE_OF_A_NIC, Ground, ground
 from tests.tcp_ranks import (
     MAX_HANDLE,
@@ -55,7 +55,7 @@ pytestmark = pytest.mark.cc
 
 @pytest.fixture(scope="module")
 def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return load(native.build(tmp_path_factory.mktemp("native")))
+    return load(build(tmp_path_factory.mktemp("native")))
 
 
 # --- right bits ----------------------------------------------------------------------------------------------------
@@ -366,46 +366,45 @@ def test_sanitizers_find_nothing() -> None:
 # --- mutants: every one of these bugs must be found by what is above -----------------------------------------------
 
 
-class Mutant(NamedTuple):
-    old: str
-    new: str
+def bug(old: str, new: str) -> Mutant:
+    return Mutant("wires_tcp.c", old, new)
 
 
 MUTANTS = {
-    "no proof is asked for": Mutant('if (!code_is(t, h, "connects", h->bytes) || !(*w', "if (!(*w"),
-    "who accepts need not know the secret": Mutant('if (!code_is(t, h, "accepts", answer.code))', "if (0)"),
-    "ready may be said by anybody": Mutant('return code_is(t, h, "ready", h->bytes) ? DONE : FAILS;', "return DONE;"),
-    "both sides prove the same": Mutant("memcpy(h->said.who, who, strlen(who));", "(void)who;"),
-    "random numbers are not": Mutant(
+    "no proof is asked for": bug('if (!code_is(t, h, "connects", h->bytes) || !(*w', "if (!(*w"),
+    "who accepts need not know the secret": bug('if (!code_is(t, h, "accepts", answer.code))', "if (0)"),
+    "ready may be said by anybody": bug('return code_is(t, h, "ready", h->bytes) ? DONE : FAILS;', "return DONE;"),
+    "both sides prove the same": bug("memcpy(h->said.who, who, strlen(who));", "(void)who;"),
+    "random numbers are not": bug(
         "return syscall(SYS_getrandom, bytes, length, 1",
         "return memset(bytes, 0, length) != 0 || syscall(SYS_getrandom, bytes, length, 1",
     ),
-    "an older connection may come": Mutant("|| o->life <= w->life)", ")"),
-    "wires are joined crosswise": Mutant("w->ends.far_nic != o->nic ||", ""),
-    "it does not matter by which NIC": Mutant("w->ends.nic != h->nic ||", ""),
-    "a lane need not be there": Mutant("|| o->lane >= t->lanes[o->from])", ")"),
-    "segments need not be the same": Mutant("o->segment_bytes != t->config.segment_bytes)", "0)"),
-    "a stranger has all the time": Mutant(
+    "an older connection may come": bug("|| o->life <= w->life)", ")"),
+    "wires are joined crosswise": bug("w->ends.far_nic != o->nic ||", ""),
+    "it does not matter by which NIC": bug("w->ends.nic != h->nic ||", ""),
+    "a lane need not be there": bug("|| o->lane >= t->lanes[o->from])", ")"),
+    "segments need not be the same": bug("o->segment_bytes != t->config.segment_bytes)", "0)"),
+    "a stranger has all the time": bug(
         "if (t->stranger[i].stage != NOBODY && now_ns - t->stranger[i].since_ns >= t->config.handshake_ns)", "if (0)"
     ),
-    "strangers keep the job out": Mutant("const int of_job = is_of_job(t, &from);", "const int of_job = 0;"),
-    "a frame may be as long as it likes": Mutant("head.length > t->config.segment_bytes) {", "0) {"),
-    "what is no frame is taken for one": Mutant("if (head.magic != OPTCC_MAGIC ||", "if ("),
-    "what is left of a connection goes on in the next": Mutant("    w->at = w->filled = 0;\n", ""),
-    "a frame that was begun is begun again": Mutant("    w->begun = 0;\n    w->sent = 0;\n", ""),
-    "a partial payload is sent from its beginning": Mutant(
+    "strangers keep the job out": bug("const int of_job = is_of_job(t, &from);", "const int of_job = 0;"),
+    "a frame may be as long as it likes": bug("head.length > t->config.segment_bytes) {", "0) {"),
+    "what is no frame is taken for one": bug("if (head.magic != OPTCC_MAGIC ||", "if ("),
+    "what is left of a connection goes on in the next": bug("    w->at = w->filled = 0;\n", ""),
+    "a frame that was begun is begun again": bug("    w->begun = 0;\n    w->sent = 0;\n", ""),
+    "a partial payload is sent from its beginning": bug(
         "add_payload(w, parts, &count, w->sent);", "add_payload(w, parts, &count, 0);"
     ),
-    "payloads are not padded": Mutant(
+    "payloads are not padded": bug(
         "add(parts, count, zeros, aligned", "(void)zeros; if (0) add(parts, count, zeros, aligned"
     ),
-    "a lost connection is not told": Mutant("    w->died = 1;\n    has_news(t, w);\n", ""),
-    "a fence is never done": Mutant("    w->fenced = 1;\n", ""),
-    "a payload that has left wakes nobody": Mutant("if (t->watched && !t->polling && !t->rung) {", "if (0) {"),
-    "what is said while a wire opens is lost": Mutant(
+    "a lost connection is not told": bug("    w->died = 1;\n    has_news(t, w);\n", ""),
+    "a fence is never done": bug("    w->fenced = 1;\n", ""),
+    "a payload that has left wakes nobody": bug("if (t->watched && !t->polling && !t->rung) {", "if (0) {"),
+    "what is said while a wire opens is lost": bug(
         "    flush(t, w); /* what was said", "    w->queued = 0; /* what was said"
     ),
-    "a wire is not renewed": Mutant(
+    "a wire is not renewed": bug(
         "        attempt(t, w);\n    return OPTCC_LOST;", "        (void)0;\n    return OPTCC_LOST;"
     ),
 }
@@ -437,17 +436,11 @@ def is_found(library: Path, limit_s: float = 40.0) -> bool:
 
 @pytest.mark.long
 def test_where_there_is_no_mutant_none_is_found(tmp_path: Path) -> None:
-    assert not is_found(native.build(tmp_path), limit_s=240.0)  # on a busy machine, too
+    assert not is_found(build(tmp_path), limit_s=240.0)  # on a busy machine, too
 
 
 @pytest.mark.parametrize(
     "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.long) for name in MUTANTS]
 )
 def test_a_mutant_is_found(name: str, tmp_path: Path) -> None:
-    mutant = MUTANTS[name]
-    source = copytree(native.NATIVE, tmp_path / "native")
-    path = source / "wires_tcp.c"
-    text = path.read_text(encoding="utf-8")
-    assert text.count(mutant.old) == 1
-    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
-    assert is_found(native.build(tmp_path, source, ("-O1", "-Wno-error")))
+    assert is_found(build(tmp_path, MUTANTS[name].planted(tmp_path), LOOSE))

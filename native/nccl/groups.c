@@ -129,6 +129,7 @@ struct group {
     struct kept kept[KEPT];
     struct grant grant[GRANTS];
     uint64_t grants;
+    int slow;                  /* the last one's plan has slow nodes */
     uint32_t mbps[MOST_NODES]; /* at node 0: of each node, as it has said */
     uint32_t own_mbps;
     uint64_t look_ns;
@@ -220,12 +221,13 @@ static int acknowledge(struct peer *p)
     return moved;
 }
 
-/* How much a link is given ahead: enough for its wires, and not so much that what is urgent waits behind it. */
+/* How much a link is given ahead: enough for its wires, and not so much that what is urgent waits behind it. A plan with
+ * slow nodes has more that is urgent: there a wire is given a window ahead, and half of one is under way. */
 static uint64_t queue_bytes(const struct group *g, const struct peer *p)
 {
     const struct link *link = net_link(p->out);
     const uint32_t wires = link ? link_wires(link) : 1;
-    return (uint64_t)(wires ? wires : 1) * QUEUE_WINDOWS * g->process->settings.window_bytes;
+    return (uint64_t)(wires ? wires : 1) * (g->slow ? 1 : QUEUE_WINDOWS) * g->process->settings.window_bytes;
 }
 
 static int send_pieces(struct group *g, struct call *c)
@@ -268,6 +270,19 @@ static const struct grant *grant_of(const struct group *g, uint64_t call)
 
 static uint64_t granted(const struct group *g) { return g->grants ? g->grant[(g->grants - 1) % GRANTS].until : 0; }
 
+static uint32_t window_of(const struct group *g) { return g->process->settings.window_bytes >> g->slow; }
+
+/* With the lock. */
+static void set_windows(struct group *g, int slow)
+{
+    g->slow = slow;
+    for (uint32_t n = 0; n < g->nodes; n++) {
+        const struct link *link = g->peer[n] ? net_link(g->peer[n]->out) : NULL;
+        if (link && link_engine(link))
+            optcc_narrow(link_engine(link), window_of(g));
+    }
+}
+
 static void add_grant(struct group *g, uint32_t plan, uint64_t until, const uint16_t *node_of)
 {
     const struct grant *last = g->grants ? &g->grant[(g->grants - 1) % GRANTS] : NULL;
@@ -276,9 +291,11 @@ static void add_grant(struct group *g, uint32_t plan, uint64_t until, const uint
     new.number = !last                                                                                     ? 0
                  : last->plan == plan && !memcmp(last->node_of, new.node_of, sizeof new.node_of) ? last->number
                                                                                                            : last->number + 1;
-    if (!last || new.number != last->number)
-        tell(0, "group of %u nodes, this is node %u: from call %llu on by %s", g->nodes, g->rank,
-             (unsigned long long)new.first, plans_name(g->process->plans, plan));
+    if (!last || new.number != last->number) {
+        set_windows(g, plans_slow(g->process->plans, plan));
+        tell(0, "group of %u nodes, this is node %u: from call %llu on by %s (windows of %u KiB)", g->nodes, g->rank,
+             (unsigned long long)new.first, plans_name(g->process->plans, plan), window_of(g) >> 10);
+    }
     g->grant[g->grants++ % GRANTS] = new;
 }
 
@@ -739,103 +756,56 @@ void groups_stop(void)
 
 /* ---- NCCL's calls -------------------------------------------------------------------------------------------------- */
 
-/* The next call: its place, or NULL: too many run. */
-static struct call *next_call(struct group *g)
+/* *request stays NULL where too many run: NCCL asks again. */
+static nccl_result_t make_call(struct group *g, enum call_kind kind, const void *from, void *to, uint64_t bytes,
+                               uint64_t node_bytes, uint64_t window, int type, int op, void **request)
 {
     const uint64_t number = atomic_load_explicit(&g->made, memory_order_relaxed);
     struct call *c = &g->call[number % MOST_CALLS];
-    return number < atomic_load(&g->ended) + MOST_CALLS && atomic_load(&c->request.is) == FREE ? c : NULL;
-}
-
-static void make_call(struct group *g, struct call *c, void **request)
-{
-    c->number = atomic_load_explicit(&g->made, memory_order_relaxed);
+    int does;
+    *request = NULL;
+    group_reduces(type, op, &does);
+    if (atomic_load(&g->lost))
+        return NCCL_REMOTE_ERROR;
+    if (!does || net_too_long(bytes))
+        return NCCL_INVALID_ARGUMENT;
+    if (number >= atomic_load(&g->ended) + MOST_CALLS || atomic_load(&c->request.is) != FREE)
+        return NCCL_SUCCESS;
     c->is = WAITS;
+    c->kind = kind;
+    c->number = number;
+    c->from = from;
+    c->to = to;
+    c->bytes = bytes;
+    c->node_bytes = node_bytes;
+    c->window = window;
+    c->type = TYPES[type];
+    c->op = OPERATIONS[op];
     c->sending = 0;
     atomic_store_explicit(&c->request.is, POSTED, memory_order_relaxed);
-    atomic_store_explicit(&g->made, c->number + 1, memory_order_release);
+    atomic_store_explicit(&g->made, number + 1, memory_order_release);
     *request = &c->request;
     net_ring();
-}
-
-static int too_long(uint64_t bytes)
-{
-    const uint64_t most = (uint64_t)MOST_SEGMENTS * net_process()->settings.segment_bytes;
-    if (bytes > most)
-        tell(1, "a collective of %llu bytes: at most %llu, as properties say", (unsigned long long)bytes,
-             (unsigned long long)most);
-    return bytes > most;
-}
-
-static nccl_result_t check_call(const struct group *g, uint64_t bytes, int type, int op)
-{
-    int does;
-    group_reduces(type, op, &does);
-    return atomic_load(&g->lost) ? NCCL_REMOTE_ERROR : !does || too_long(bytes) ? NCCL_INVALID_ARGUMENT : NCCL_SUCCESS;
+    return NCCL_SUCCESS;
 }
 
 nccl_result_t group_allreduce(void *group, void *from, void *to, size_t count, int type, int op, void **request)
 {
-    struct group *g = group;
-    struct call *c;
-    *request = NULL;
-    if (count > SIZE_MAX / 8)
-        return NCCL_INVALID_ARGUMENT;
-    const uint64_t bytes =
-        type >= 0 && type < NCCL_TYPES ? count * (uint64_t)optcc_type_bytes(TYPES[type]) : 0;
-    const nccl_result_t good = check_call(g, bytes, type, op);
-    if (good != NCCL_SUCCESS || !(c = next_call(g)))
-        return good;
-    c->kind = ALLREDUCE;
-    c->from = from;
-    c->to = to;
-    c->bytes = bytes;
-    c->type = TYPES[type];
-    c->op = OPERATIONS[op];
-    make_call(g, c, request);
-    return NCCL_SUCCESS;
+    const uint64_t item = type >= 0 && type < NCCL_TYPES ? (uint64_t)optcc_type_bytes(TYPES[type]) : 0;
+    return make_call(group, ALLREDUCE, from, to, count > SIZE_MAX / 8 ? UINT64_MAX : count * item, 0, 0, type, op, request);
 }
 
 nccl_result_t group_allgather(void *group, void *from, const struct nccl_part *to, size_t node_bytes,
                               size_t window_offset, size_t window_bytes, void **request)
 {
-    struct group *g = group;
-    struct call *c;
-    *request = NULL;
-    const nccl_result_t good = check_call(g, window_bytes, NCCL_INT8, NCCL_SUM);
-    if (good != NCCL_SUCCESS || !(c = next_call(g)))
-        return good;
-    c->kind = ALLGATHER;
-    c->from = from;
-    c->to = to->address;
-    c->bytes = window_bytes;
-    c->node_bytes = node_bytes;
-    c->window = window_offset;
-    c->type = OPTCC_INT8;
-    c->op = OPTCC_SUM;
-    make_call(g, c, request);
-    return NCCL_SUCCESS;
+    return make_call(group, ALLGATHER, from, to->address, window_bytes, node_bytes, window_offset, NCCL_INT8, NCCL_SUM,
+                     request);
 }
 
 nccl_result_t group_reduce_scatter(void *group, const struct nccl_part *from, void *to, size_t node_bytes,
                                    size_t window_offset, size_t window_bytes, int type, int op, void **request)
 {
-    struct group *g = group;
-    struct call *c;
-    *request = NULL;
-    const nccl_result_t good = check_call(g, window_bytes, type, op);
-    if (good != NCCL_SUCCESS || !(c = next_call(g)))
-        return good;
-    c->kind = REDUCE_SCATTER;
-    c->from = from->address;
-    c->to = to;
-    c->bytes = window_bytes;
-    c->node_bytes = node_bytes;
-    c->window = window_offset;
-    c->type = TYPES[type];
-    c->op = OPERATIONS[op];
-    make_call(g, c, request);
-    return NCCL_SUCCESS;
+    return make_call(group, REDUCE_SCATTER, from->address, to, window_bytes, node_bytes, window_offset, type, op, request);
 }
 
 /* ---- connecting, by NCCL's thread, which waits ------------------------------------------------------------------------ */
@@ -943,7 +913,7 @@ static int meet(struct group *g, void *const *raw, void *listener, struct limit 
         if (p)
             p->in = in;
         else
-            net_close_receive(in);
+            net_close(in);
     }
     for (uint32_t n = 0; good && n < g->nodes; n++)
         good = !g->peer[n] || wait_for(said[n], NULL, limit, "our hello to a node");
@@ -975,8 +945,8 @@ static void free_group(struct group *g)
         struct peer *p = g->peer[n];
         if (!p)
             continue;
-        net_close_send(p->out);
-        net_close_receive(p->in);
+        net_close(p->out);
+        net_close(p->in);
         while (p->early) {
             struct early *e = p->early;
             p->early = e->next;
@@ -1054,7 +1024,7 @@ nccl_result_t group_deregister(void *group, void *region)
     net_unlock();
     for (uint32_t n = 0; g && atomic_load(&g->lost) && n < g->nodes; n++)
         if (g->peer[n]) { /* when these are closed no wire reads it any more */
-            net_close_send(g->peer[n]->out);
+            net_close(g->peer[n]->out);
             g->peer[n]->out = NULL;
         }
     return NCCL_SUCCESS;
@@ -1071,6 +1041,7 @@ nccl_result_t group_close(void *group)
             *at = g->next;
             break;
         }
+    set_windows(g, 0);
     net_unlock();
     tell(0, "group of %u nodes, this is node %u: closed after %llu calls, %.1f MB", g->nodes, g->rank,
          (unsigned long long)atomic_load(&g->ended), (double)g->carried / 1e6);

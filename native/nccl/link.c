@@ -19,15 +19,11 @@
 #define _GNU_SOURCE
 #include "net.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
-#include <netinet/in.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/random.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 
 #define HANDLE_MAGIC UINT32_C(0x0cc70a21)
@@ -110,63 +106,23 @@ struct link {
     int idle; /* since the last look there was a moment at which nothing waited for a wire */
 };
 
-uint64_t clock_ns(void)
-{
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * SECOND_NS + (uint64_t)t.tv_nsec;
-}
-
 /* ---- doors and handles -------------------------------------------------------------------------------------------- */
-
-static socklen_t as_socket(uint32_t family, uint32_t scope, uint32_t port, const uint8_t *bytes,
-                           struct sockaddr_storage *s)
-{
-    memset(s, 0, sizeof *s);
-    if (family == 4) {
-        struct sockaddr_in *v4 = (struct sockaddr_in *)(void *)s;
-        v4->sin_family = AF_INET;
-        v4->sin_port = htons((uint16_t)port);
-        memcpy(&v4->sin_addr, bytes, 4);
-        return sizeof *v4;
-    }
-    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)(void *)s;
-    v6->sin6_family = AF_INET6;
-    v6->sin6_port = htons((uint16_t)port);
-    v6->sin6_scope_id = scope;
-    memcpy(&v6->sin6_addr, bytes, 16);
-    return sizeof *v6;
-}
-
-static int new_socket(uint32_t family)
-{
-    return socket(family == 4 ? AF_INET : AF_INET6, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-}
 
 int doors_open(struct process *p, char *why, size_t room)
 {
     p->doors = 0;
-    if (getrandom(&p->id, sizeof p->id, 0) != sizeof p->id ||
-        getrandom(p->secret, sizeof p->secret, 0) != sizeof p->secret) {
+    if (!optcc_draw(&p->id, sizeof p->id) || !optcc_draw(p->secret, sizeof p->secret)) {
         snprintf(why, room, "no random numbers (getrandom): %s", strerror(errno));
         return -1;
     }
     for (uint32_t i = 0; i < p->meets && p->doors < DOORS; i++) {
-        struct sockaddr_storage here;
-        struct optcc_tcp_address *a = &p->door_address[p->doors];
-        *a = p->meet[i].address;
-        socklen_t length = as_socket(a->family, a->scope, 0, a->bytes, &here);
-        const int fd = new_socket(a->family);
-        if (fd < 0 || bind(fd, (struct sockaddr *)&here, length) || listen(fd, 1024) ||
-            getsockname(fd, (struct sockaddr *)&here, &length)) {
+        p->door_address[p->doors] = p->meet[i].address;
+        const int fd = optcc_tcp_listen(&p->door_address[p->doors], 1024);
+        if (fd < 0) {
             snprintf(why, room, "NIC %s: cannot listen on its address: %s", p->meet[i].name, strerror(errno));
-            if (fd >= 0)
-                close(fd);
             doors_close(p);
             return -1;
         }
-        a->port = a->family == 4 ? ntohs(((struct sockaddr_in *)(void *)&here)->sin_port)
-                                 : ntohs(((struct sockaddr_in6 *)(void *)&here)->sin6_port);
         p->door[p->doors++] = fd;
     }
     return 0;
@@ -401,19 +357,14 @@ static enum progress move(struct meeting *m, void *bytes, uint64_t length, int s
 static void call(struct link *l)
 {
     struct meeting *m = &l->meeting;
-    struct sockaddr_storage there;
-    const uint32_t family = l->far.door[m->door].family;
     /* A link-local address is one of an interface; that of our NIC of the same number is as good a guess as any. */
-    const uint32_t scope = l->process->meet[m->door % l->process->meets].address.scope;
-    const socklen_t length = as_socket(family, scope, l->far.door[m->door].port, l->far.door[m->door].bytes, &there);
+    struct optcc_tcp_address there = {.family = l->far.door[m->door].family, .port = l->far.door[m->door].port,
+                                      .scope = l->process->meet[m->door % l->process->meets].address.scope};
+    memcpy(there.bytes, l->far.door[m->door].bytes, sizeof there.bytes);
     m->done = 0;
     m->stage = CONNECTING;
     m->since_ns = clock_ns();
-    m->fd = new_socket(family);
-    if (m->fd >= 0 && connect(m->fd, (struct sockaddr *)&there, length) && errno != EINPROGRESS) {
-        close(m->fd);
-        m->fd = -1;
-    }
+    m->fd = optcc_tcp_call(&there);
 }
 
 static void next_door(struct link *l, uint64_t now_ns)
@@ -452,7 +403,7 @@ static enum progress visit(struct link *l)
         if (m->challenge.magic != MEETING_MAGIC || m->challenge.version != LINK_VERSION)
             return FAILS;
         uint8_t nonce[NONCE];
-        if (getrandom(nonce, sizeof nonce, 0) != sizeof nonce)
+        if (!optcc_draw(nonce, sizeof nonce))
             return FAILS;
         const struct offer far = {.nics = l->far.nics, .all_lanes = (uint8_t)l->process->settings.all_lanes};
         if (!open_wires(l, l->far.secret, nonce, m->challenge.nonce, &far, &m->offer))
@@ -581,7 +532,7 @@ struct link *link_at_door(struct process *process, uint32_t door)
     l->meeting.fd = fd;
     l->meeting.stage = SENDS_CHALLENGE;
     l->meeting.challenge = (struct challenge){.magic = MEETING_MAGIC, .version = LINK_VERSION};
-    if (getrandom(l->meeting.challenge.nonce, NONCE, 0) != NONCE)
+    if (!optcc_draw(l->meeting.challenge.nonce, NONCE))
         lose(l, "no random numbers");
     return l;
 }

@@ -143,33 +143,46 @@ static int number(const char *name, uint64_t low, uint64_t high, uint64_t *value
     return 1;
 }
 
+/* One of some words: its number; nothing said: the first. */
+static int choice(const char *name, const char *const words[3], const char *expected, uint32_t *value)
+{
+    const char *const text = getenv(name);
+    *value = 0;
+    if (!text || !*text)
+        return 1;
+    while (*value < 3 && words[*value] && strcmp(text, words[*value]))
+        ++*value;
+    if (*value < 3 && words[*value])
+        return 1;
+    WARN("%s=%s: expected %s", name, text, expected);
+    return 0;
+}
+
 static int read_settings(struct settings *s)
 {
     uint64_t devices = 1, segment = 128 << 10, window = 512 << 10, suspect_ms = 200, return_s = 120, connect_s = 60;
-    uint64_t spin_us = 20;
-    const char *lanes = getenv("OPTCC_LANES"), *rates = getenv("OPTCC_RATES"), *plans = getenv("OPTCC_PLANS");
-    const char *wires = getenv("OPTCC_WIRES");
+    uint64_t spin_us = 20, collnet_bytes = 4 << 20;
+    uint32_t lanes, wires, collnet;
+    const char *rates = getenv("OPTCC_RATES"), *plans = getenv("OPTCC_PLANS");
     if (!number("OPTCC_DEVICES", 1, OPTCC_MAX_NICS, &devices) ||
         !number("OPTCC_SEGMENT_BYTES", 4096, OPTCC_MAX_SEGMENT / 4, &segment) ||
         !number("OPTCC_WINDOW_BYTES", 4096, UINT64_C(1) << 30, &window) ||
         !number("OPTCC_SUSPECT_MS", 10, 60000, &suspect_ms) || !number("OPTCC_RETURN_S", 1, 86400, &return_s) ||
-        !number("OPTCC_CONNECT_S", 1, 86400, &connect_s) || !number("OPTCC_SPIN_US", 0, 1000000, &spin_us))
+        !number("OPTCC_CONNECT_S", 1, 86400, &connect_s) || !number("OPTCC_SPIN_US", 0, 1000000, &spin_us) ||
+        !number("OPTCC_COLLNET_BYTES", 0, UINT64_MAX, &collnet_bytes) ||
+        !choice("OPTCC_LANES", (const char *const[3]){"rails", "all"},
+                "rails (NIC i to NIC i) or all (from every NIC to every NIC)", &lanes) ||
+        !choice("OPTCC_WIRES", (const char *const[3]){[BY_ANY] = "auto", [BY_RDMA] = "rdma", [BY_TCP] = "tcp"},
+                "rdma, tcp, or auto (RDMA devices where there are any)", &wires) ||
+        !choice("OPTCC_COLLNET", (const char *const[3]){[IF_DEGRADED] = "auto", [ALWAYS] = "always", [NEVER] = "never"},
+                "auto (where now.plan has slow nodes), always or never", &collnet))
         return 0;
     if (segment % 4096) {
         WARN("OPTCC_SEGMENT_BYTES=%llu: expected a multiple of 4096", (unsigned long long)segment);
         return 0;
     }
-    if (lanes && strcmp(lanes, "rails") && strcmp(lanes, "all")) {
-        WARN("OPTCC_LANES=%s: expected rails (NIC i to NIC i) or all (from every NIC to every NIC)", lanes);
-        return 0;
-    }
-    if (wires && *wires && strcmp(wires, "auto") && strcmp(wires, "rdma") && strcmp(wires, "tcp")) {
-        WARN("OPTCC_WIRES=%s: expected rdma, tcp, or auto (RDMA devices where there are any)", wires);
-        return 0;
-    }
-    *s = (struct settings){.wires = wires && !strcmp(wires, "rdma") ? BY_RDMA : wires && !strcmp(wires, "tcp") ? BY_TCP : BY_ANY,
-                           .devices = (uint32_t)devices, .segment_bytes = (uint32_t)segment,
-                           .window_bytes = (uint32_t)window, .all_lanes = lanes && !strcmp(lanes, "all"),
+    *s = (struct settings){.wires = wires, .collnet = collnet, .collnet_bytes = collnet_bytes, .devices = (uint32_t)devices,
+                           .segment_bytes = (uint32_t)segment, .window_bytes = (uint32_t)window, .all_lanes = lanes,
                            .suspect_ns = suspect_ms * MILLISECOND_NS, .return_ns = return_s * SECOND_NS,
                            .connect_ns = connect_s * SECOND_NS, .spin_ns = spin_us * 1000,
                            .rates = rates && *rates ? rates : NULL, .plans = plans && *plans ? plans : NULL};
@@ -464,6 +477,20 @@ static int find_nics(struct process *p, char *why, size_t room)
     return 1;
 }
 
+/* What the process has beside its thread and links. */
+static void let_go(struct process *p)
+{
+    report_stop();
+    doors_close(p);
+    plans_close(p->plans);
+    p->plans = NULL;
+    if (plugin.epoll >= 0)
+        close(plugin.epoll);
+    if (plugin.waker >= 0)
+        close(plugin.waker);
+    plugin.epoll = plugin.waker = -1;
+}
+
 /* Called with the lock. */
 static nccl_result_t start(void)
 {
@@ -478,28 +505,21 @@ static nccl_result_t start(void)
     report_name(p->host);
     sigfillset(&all); /* signals are for the program's own threads */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    const int good = find_nics(p, why, sizeof why) && told_rates(p, why, sizeof why) &&
-                     (!p->settings.plans || plans_open(p->settings.plans, &p->plans, why, sizeof why)) &&
-                     !doors_open(p, why, sizeof why) && report_start(p, why, sizeof why);
-    if (!good) {
-        pthread_sigmask(SIG_SETMASK, &before, NULL);
-        WARN("%s", why);
-        doors_close(p);
-        plans_close(p->plans);
-        p->plans = NULL;
-        return NCCL_SYSTEM_ERROR;
+    int good = find_nics(p, why, sizeof why) && told_rates(p, why, sizeof why) &&
+               (!p->settings.plans || plans_open(p->settings.plans, &p->plans, why, sizeof why)) &&
+               !doors_open(p, why, sizeof why) && report_start(p, why, sizeof why);
+    if (good) {
+        plugin.epoll = epoll_create1(EPOLL_CLOEXEC);
+        plugin.waker = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        atomic_store(&plugin.stops, 0);
+        good = plugin.epoll >= 0 && plugin.waker >= 0 && !pthread_create(&plugin.thread, NULL, run, NULL);
+        if (!good)
+            snprintf(why, sizeof why, "cannot start its thread: %s", strerror(errno));
     }
-    plugin.epoll = epoll_create1(EPOLL_CLOEXEC);
-    plugin.waker = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
-    atomic_store(&plugin.stops, 0);
-    const int failed = plugin.epoll < 0 || plugin.waker < 0 || pthread_create(&plugin.thread, NULL, run, NULL);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (failed) {
-        WARN("cannot start its thread: %s", strerror(errno));
-        report_stop();
-        doors_close(p);
-        plans_close(p->plans);
-        p->plans = NULL;
+    if (!good) {
+        WARN("%s", why);
+        let_go(p);
         return NCCL_SYSTEM_ERROR;
     }
     pthread_setname_np(plugin.thread, "optcc-net");
@@ -547,7 +567,6 @@ static void stop(void)
         c->route = NULL;
     }
     plugin.connections = NULL;
-    report_stop();
     groups_stop();
     while (plugin.routes) {
         struct route *r = plugin.routes;
@@ -557,12 +576,7 @@ static void stop(void)
         link_close(r->link);
         free(r);
     }
-    doors_close(&plugin.process);
-    plans_close(plugin.process.plans);
-    plugin.process.plans = NULL;
-    close(plugin.epoll);
-    close(plugin.waker);
-    plugin.epoll = plugin.waker = -1;
+    let_go(&plugin.process);
     plugin.running = 0;
 }
 
@@ -751,9 +765,12 @@ nccl_result_t net_close_listen(void *listener)
     return NCCL_SUCCESS;
 }
 
-static nccl_result_t close_connection(struct connection *c)
+nccl_result_t net_close(void *connection)
 {
     const uint64_t begun_ns = clock_ns();
+    struct connection *c = connection;
+    if (!c)
+        return NCCL_SUCCESS;
     net_lock();
     for (struct connection **at = &plugin.connections; *at; at = &(*at)->next)
         if (*at == c) {
@@ -781,9 +798,6 @@ static nccl_result_t close_connection(struct connection *c)
     free(c);
     return NCCL_SUCCESS;
 }
-
-nccl_result_t net_close_send(void *connection) { return connection ? close_connection(connection) : NCCL_SUCCESS; }
-nccl_result_t net_close_receive(void *connection) { return connection ? close_connection(connection) : NCCL_SUCCESS; }
 
 /* ---- memory and requests ------------------------------------------------------------------------------------------ */
 
@@ -820,17 +834,17 @@ static nccl_result_t post(struct connection *c, void *data, size_t size, void **
     return NCCL_SUCCESS;
 }
 
-static int too_long(size_t size)
+int net_too_long(uint64_t bytes)
 {
-    const size_t most = (size_t)MOST_SEGMENTS * plugin.process.settings.segment_bytes;
-    if (size > most)
-        WARN("a message of %zu bytes: at most %zu, as properties say", size, most);
-    return size > most;
+    const uint64_t most = (uint64_t)MOST_SEGMENTS * plugin.process.settings.segment_bytes;
+    if (bytes > most)
+        WARN("%llu bytes at once: at most %llu, as properties say", (unsigned long long)bytes, (unsigned long long)most);
+    return bytes > most;
 }
 
 nccl_result_t net_send(void *connection, void *data, size_t size, void **request)
 {
-    return too_long(size) ? NCCL_INVALID_ARGUMENT : post(connection, data, size, request);
+    return net_too_long(size) ? NCCL_INVALID_ARGUMENT : post(connection, data, size, request);
 }
 
 nccl_result_t net_receive(void *connection, int n, void **data, const size_t *sizes, void **request)

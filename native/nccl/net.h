@@ -45,6 +45,8 @@ struct settings {
     uint32_t segment_bytes; /* OPTCC_SEGMENT_BYTES */
     uint32_t window_bytes;  /* OPTCC_WINDOW_BYTES */
     enum { BY_ANY, BY_RDMA, BY_TCP } wires; /* OPTCC_WIRES */
+    enum { IF_DEGRADED, ALWAYS, NEVER } collnet; /* OPTCC_COLLNET */
+    uint64_t collnet_bytes; /* OPTCC_COLLNET_BYTES: an AllReduce of fewer does not go by CollNet */
     uint32_t all_lanes;     /* OPTCC_LANES=all: from every NIC to every NIC; else NIC i to NIC i */
     uint64_t suspect_ns;    /* OPTCC_SUSPECT_MS */
     uint64_t return_ns;     /* OPTCC_RETURN_S: a process that does not answer by any NIC for so long is lost */
@@ -65,7 +67,7 @@ enum {
 };
 static const uint64_t SECOND_NS = UINT64_C(1000000000), MILLISECOND_NS = 1000000;
 
-uint64_t clock_ns(void);
+static inline uint64_t clock_ns(void) { return optcc_now(NULL); }
 
 /* Everything of this process that links need. */
 enum way { WAY_TCP, WAY_INFINIBAND, WAY_ETHERNET }; /* sockets, or which kind of RDMA */
@@ -174,6 +176,7 @@ void net_ring(void); /* there is something to do */
 const struct process *net_process(void);
 struct link *net_link(const void *connection); /* with the lock; NULL: none any more */
 void net_tell(int warns, const char *line);
+int net_too_long(uint64_t bytes); /* for a message or a call; it is told */
 
 nccl_result_t net_init(nccl_logger_t log);
 nccl_result_t net_finalize(void);
@@ -188,8 +191,7 @@ nccl_result_t net_send(void *connection, void *data, size_t size, void **request
 nccl_result_t net_receive(void *connection, int n, void **data, const size_t *sizes, void **request);
 nccl_result_t net_flush(void **request);
 nccl_result_t net_test(void *request, int *done, int *sizes);
-nccl_result_t net_close_send(void *connection);
-nccl_result_t net_close_receive(void *connection);
+nccl_result_t net_close(void *connection);
 nccl_result_t net_close_listen(void *listener);
 
 /* ---- report.c ------------------------------------------------------------------------------------------------------ */
@@ -233,7 +235,8 @@ void plans_close(struct plans *plans);
 uint32_t plans_count(const struct plans *plans);
 const char *plans_name(const struct plans *plans, uint32_t plan); /* of its file */
 void plans_code(const struct plans *plans, uint8_t code[OPTCC_HMAC]); /* the same of the same files */
-int plans_degraded(const struct plans *plans); /* whether now.plan has slow nodes */
+int plans_slow(const struct plans *plans, uint32_t plan); /* whether it has slow nodes */
+int plans_degraded(const struct plans *plans);           /* whether now.plan has */
 /* The plan for nodes with these rates, and which node has which role in it; OPTCC_NONE: none suits, take a ring. */
 uint32_t plans_choose(const struct plans *plans, uint32_t nodes, const uint32_t *mbps, uint16_t *node_of);
 uint32_t plans_cycle(const struct plans *plans, uint32_t plan); /* how many programs it has */

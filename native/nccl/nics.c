@@ -45,21 +45,13 @@ static void split(struct names *names, const char *list)
     }
 }
 
-static int fits(const struct names *names, const char *interface)
+/* port : of an RDMA device; -1: an interface, which has none */
+static int fits(const struct names *names, const char *device, long port)
 {
     int found = !names->count;
     for (uint32_t i = 0; i < names->count && !found; i++)
-        found = names->whole ? !strcmp(interface, names->name[i])
-                             : !strncmp(interface, names->name[i], strlen(names->name[i]));
-    return found != names->all_but;
-}
-
-static int fits_port(const struct names *names, const char *device, uint32_t port)
-{
-    int found = !names->count;
-    for (uint32_t i = 0; i < names->count && !found; i++)
-        found = (names->whole ? !strcmp(device, names->name[i]) : !strncmp(device, names->name[i], strlen(names->name[i]))) &&
-                (names->port[i] < 0 || names->port[i] == (long)port);
+        found = !(names->whole ? strcmp(device, names->name[i]) : strncmp(device, names->name[i], strlen(names->name[i]))) &&
+                (port < 0 || names->port[i] < 0 || names->port[i] == port);
     return found != names->all_but;
 }
 
@@ -112,7 +104,7 @@ static uint32_t take(const struct ifaddrs *all, const struct names *names, int f
         int known = 0;
         if (!one->ifa_addr || !(one->ifa_flags & IFF_RUNNING) || is_loopback_v6(one->ifa_addr) ||
             (family && one->ifa_addr->sa_family != family) || !as_address(one->ifa_addr, &address) ||
-            !fits(names, one->ifa_name))
+            !fits(names, one->ifa_name, -1))
             continue;
         for (uint32_t i = 0; i < count; i++)
             known |= !strcmp(nics[i].name, one->ifa_name);
@@ -228,11 +220,11 @@ uint32_t nics_find_rdma(struct nic nics[OPTCC_MAX_NICS], char *why, size_t room)
         if (wanted && *wanted)
             split(&names, wanted);
         for (uint32_t i = 0; i < ports; i++)
-            infiniband |= port[i].up && !port[i].ethernet && fits_port(&names, port[i].device, port[i].port);
+            infiniband |= port[i].up && !port[i].ethernet && fits(&names, port[i].device, port[i].port);
         for (uint32_t i = 0; i < ports && count < OPTCC_MAX_NICS; i++) {
             const struct optcc_verbs_port *p = &port[i];
             const int32_t gid = !p->ethernet ? -1 : index && *index && atoi(index) >= 0 ? atoi(index) : p->gid_index;
-            if (!p->up || (infiniband && p->ethernet) || (p->ethernet && gid < 0) || !fits_port(&names, p->device, p->port))
+            if (!p->up || (infiniband && p->ethernet) || (p->ethernet && gid < 0) || !fits(&names, p->device, p->port))
                 continue;
             struct nic *nic = &nics[count++];
             char path[128];

@@ -411,15 +411,21 @@ void plans_code(const struct plans *plans, uint8_t code[OPTCC_HMAC])
         memcpy(code, plans->code, OPTCC_HMAC);
 }
 
+int plans_slow(const struct plans *plans, uint32_t plan)
+{
+    const struct plan *p = plans && plan < plans->count ? &plans->plan[plan] : NULL;
+    for (uint32_t n = 0; p && n < p->nodes; n++)
+        if (p->rate[n] < SLOW)
+            return 1;
+    return 0;
+}
+
 int plans_degraded(const struct plans *plans)
 {
-    for (uint32_t i = 0; plans && i < plans->count; i++) {
-        const struct plan *p = &plans->plan[i];
-        for (uint32_t n = 0; n < p->nodes; n++)
-            if (!strcmp(p->name, "now.plan") && p->rate[n] < SLOW)
-                return 1;
-    }
-    return 0;
+    uint32_t i = 0;
+    while (plans && i < plans->count && strcmp(plans->plan[i].name, "now.plan"))
+        i++;
+    return plans_slow(plans, i);
 }
 
 /* ---- which one, and what it becomes -------------------------------------------------------------------------------- */

@@ -253,8 +253,8 @@ static nccl_result_t tuner_init_v5(void **context, uint64_t communicator, size_t
 #define SHOWN __attribute__((visibility("default")))
 #define ALIKE                                                                                                           \
     .name = NAME, .devices = net_devices, .accept = accept_any, .register_memory = net_register,                       \
-    .deregister = net_deregister, .flush = flush_any, .test = net_test, .close_send = net_close_send,                  \
-    .close_receive = net_close_receive, .close_listen = net_close_listen
+    .deregister = net_deregister, .flush = flush_any, .test = net_test, .close_send = net_close,                       \
+    .close_receive = net_close, .close_listen = net_close_listen
 
 extern const struct nccl_net_v8 ncclNetPlugin_v8;
 extern const struct nccl_net_v9 ncclNetPlugin_v9;

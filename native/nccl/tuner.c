@@ -12,42 +12,24 @@
 #define _GNU_SOURCE
 #include "net.h"
 
-#include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
-
-static const uint64_t LEAST_BYTES = 4 << 20;
 
 struct tuner {
     int takes;
-    uint64_t least_bytes;
 };
 
 nccl_result_t tuner_init(size_t nodes, nccl_logger_t log, void **context)
 {
-    const char *when = getenv("OPTCC_COLLNET"), *least = getenv("OPTCC_COLLNET_BYTES");
-    const int degraded = plans_degraded(net_process()->plans);
+    const struct settings *s = &net_process()->settings;
     struct tuner *t = calloc(1, sizeof *t);
-    char *end = NULL;
     *context = t;
     if (!t)
         return NCCL_SYSTEM_ERROR;
-    t->least_bytes = least && *least ? strtoull(least, &end, 10) : LEAST_BYTES;
-    const int known = !when || !*when || !strcmp(when, "auto") || !strcmp(when, "always") || !strcmp(when, "never");
-    if ((end && (*end || *least == '-')) || !known) {
-        if (log)
-            log(NCCL_WARNING, NCCL_OF_ALL, __func__, __LINE__,
-                "NET/optcc: OPTCC_COLLNET=%s OPTCC_COLLNET_BYTES=%s: expected auto, always or never, and bytes",
-                when ? when : "", least ? least : "");
-        free(t);
-        *context = NULL;
-        return NCCL_INVALID_USAGE;
-    }
-    t->takes = nodes > 1 && (when && !strcmp(when, "always") ? 1 : when && !strcmp(when, "never") ? 0 : degraded);
+    t->takes = nodes > 1 && (s->collnet == ALWAYS || (s->collnet == IF_DEGRADED && plans_degraded(net_process()->plans)));
     if (log && t->takes)
         log(NCCL_TOLD, NCCL_OF_INIT | NCCL_OF_NET, __func__, __LINE__,
             "NET/optcc: AllReduce of %llu bytes and more goes by CollNet where NCCL_COLLNET_ENABLE=1",
-            (unsigned long long)t->least_bytes);
+            (unsigned long long)s->collnet_bytes);
     return NCCL_SUCCESS;
 }
 
@@ -59,7 +41,7 @@ nccl_result_t tuner_tune(void *context, int function, size_t bytes, int operatio
     (void)operations, (void)registered, (void)channels;
     if (!t || protocols <= NCCL_SIMPLE)
         return NCCL_SUCCESS;
-    const int takes = t->takes && function == NCCL_ALLREDUCE && bytes >= t->least_bytes;
+    const int takes = t->takes && function == NCCL_ALLREDUCE && bytes >= net_process()->settings.collnet_bytes;
     for (int a = NCCL_COLLNET_DIRECT; a <= NCCL_COLLNET_CHAIN && a < algorithms; a++)
         for (int p = 0; p < protocols; p++) {
             float *cost = &table[a * protocols + p];

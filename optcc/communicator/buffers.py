@@ -135,24 +135,13 @@ class Scratch:
 
     def __init__(self) -> None:
         self._memory: Flat = np.empty(0, np.uint8)
-        self._views: dict[tuple[int, np.dtype[Any]], Flat] = {}
 
     def array(self, count: int, dtype: np.dtype[Any]) -> Flat:
         """Elements of whatever value, shape (count,)."""
-        found = self._views.get((count, dtype))
-        if found is None:
-            nbytes = count * dtype.itemsize
-            if nbytes > self._memory.nbytes:
-                self._memory = np.zeros(nbytes, np.uint8)
-                self._views.clear()
-            if len(self._views) >= MOST_VIEWS:
-                self._views.clear()
-            found = self._views[count, dtype] = self._memory[:nbytes].view(dtype)
-        return found
-
-
-MOST_VIEWS = 256
-"""Of a scratch, by length and type: small calls have a dozen lengths and a dozen types."""
+        nbytes = count * dtype.itemsize
+        if nbytes > self._memory.nbytes:
+            self._memory = np.zeros(nbytes, np.uint8)
+        return self._memory[:nbytes].view(dtype)
 
 
 # Callers' buffers in a GPU's memory: copied to pinned host memory, where the call runs, and back.

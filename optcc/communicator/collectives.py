@@ -1,7 +1,8 @@
 """What each collective does with flat arrays in host memory. All ranks do the same, one after the other.
 
 Small data goes through separate memory, rounded up to a power of two. So few schedules serve all sizes, and nobody
-waits until a peer has taken the last byte; what is large goes where it is.
+waits until a peer has taken the last byte; what is large goes where it is. Small calls are kept as they were made: what
+Python does again for each takes longer than the call itself.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol
 
 from optcc.communicator.buffers import Flat, Scratch, fill, room_of, words_of
-from optcc.communicator.prepared import SMALL, Prepared
+from optcc.communicator.prepared import SIZES, SMALL, Prepared
 from optcc.diagnose.late import late_ranks
-from optcc.runtime.control.member import Member
-from optcc.runtime.devices.host import Op, Reduction
+from optcc.runtime.control.member import Member, Turn
+from optcc.runtime.devices.host import Array, Op, Reduction
 from optcc.runtime.messages import Note
-from optcc.runtime.native.library import NativeProgram
+from optcc.runtime.native.library import NativeCall
 
 FIRST, SELDOM = 16, 256
 """Calls after which ranks tell each other: 16, 32, 64, 128, then every 256. It costs a message by way of the hub."""
@@ -102,6 +104,49 @@ class Alone:
         fill(target, source)
 
 
+class Kind(NamedTuple):
+    """Of collectives.
+
+    schedule : of which kind of `Prepared.call`; parts_in : the source has a part for each rank; parts_out : the target
+    has one of each rank
+    """
+
+    schedule: str
+    parts_in: bool
+    parts_out: bool
+
+
+ALL_REDUCE = Kind("all_reduce", parts_in=False, parts_out=False)
+BROADCAST = Kind("broadcast", parts_in=False, parts_out=False)
+ALL_GATHER = Kind("all_gather", parts_in=False, parts_out=True)
+REDUCE_SCATTER = Kind("reduce_scatter", parts_in=True, parts_out=False)
+ALL_TO_ALL = Kind("all_gather", parts_in=True, parts_out=True)
+"""By the schedule of all_gather, of which each rank sends every other one its part."""
+
+
+@dataclass(slots=True)
+class HeldCall:
+    """A call on arrays of one type and length: of small ones kept, for they come again and again.
+
+    room : bytes of a part of the memory that the schedule runs on; own : that memory, the target itself where that is
+    large; given : where in it this rank's own elements go, `mine` of the source; None: nowhere
+    padded, parts : memory that the source's parts go to, and where, shape (ranks, elements); None: there are none, or
+    the source is read as it is; found : where the result is, like `parts` or flat; None: in the target
+    made : the call over the wires that there are, by `Prepared.age` when it was made
+    """
+
+    turn: Turn
+    room: int
+    own: Flat
+    given: Flat | None
+    mine: slice
+    padded: Flat | None
+    parts: Array | None
+    found: Array | None
+    made: NativeCall | None = None
+    age: int = 0
+
+
 class Together:
     """Of one rank among several, over the wires of `member`. `tell` : called with ranks that come late."""
 
@@ -110,115 +155,95 @@ class Together:
         self._punctuality = Punctuality(member.exchange, tell)
         self._rank, self._world, self.wrote = member.rank, member.world, False
         self._scratch, self._padded = Scratch(), Scratch()
+        self._held: dict[str, HeldCall] = {}  # by words, SIZES at most
 
     def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
         """See Collectives."""
-        words, nbytes = words_of(call, source, reduction) if call != "barrier" else "barrier()", source.nbytes
-        with self._member.turn(words):
-            if nbytes <= SMALL:
-                room = room_of(nbytes)
-                own = self._scratch.array(room // source.itemsize, source.dtype)
-                own[: source.size] = source
-                self._run(self._prepared.call("all_reduce", room), own, reduction)
-                target[:] = own[: source.size]
-                return
-            program = self._prepared.call("all_reduce", nbytes)
-            self.wrote = True
-            fill(target, source)
-            self._prepared.took(nbytes, self._run(program, target, reduction))
-
-    def _parts(self, source: Flat, step: int) -> Flat:
-        """A small array's parts, `step` elements from one to the next."""
-        if source.size == self._world * step:
-            return source
-        padded = self._padded.array(self._world * step, source.dtype)
-        size = source.size // self._world
-        padded.reshape(self._world, step)[:, :size] = source.reshape(self._world, size)
-        return padded
-
-    def _take_parts(self, target: Flat, padded: Flat, step: int) -> None:
-        """The other way round: all of `target`."""
-        if target.size == self._world * step:
-            target[:] = padded
-        else:
-            target.reshape(self._world, -1)[:] = padded.reshape(self._world, step)[:, : target.size // self._world]
-
-    def _run(
-        self, program: NativeProgram, buffer: Flat, reduction: Reduction, *, parts: Any = None, at: int = 0
-    ) -> float:
-        """`Member.run` of a collective in which every rank waits for all others; seconds that it took here."""
-        start = time.monotonic()
-        mean = self._world if reduction.mean else 0
-        self._member.run(program, buffer, reduction.fold, parts=parts, at=at, mean=mean)
-        seconds = time.monotonic() - start
-        self._punctuality.took(seconds)
-        return seconds
+        words = words_of(call, source, reduction) if call != "barrier" else "barrier()"
+        self._do(ALL_REDUCE, words, source, target, reduction)
 
     def broadcast(self, buffer: Flat, root: int) -> None:
         """See Collectives."""
-        room = room_of(buffer.nbytes) if buffer.nbytes <= SMALL else 0
-        words = words_of("broadcast", buffer, f"root {root}")
-        with self._member.turn(words):
-            own = buffer
-            if room:
-                own = self._scratch.array(room // buffer.itemsize, buffer.dtype)
-                own[: buffer.size] = buffer
-            program = self._prepared.call("broadcast", room or buffer.nbytes, root)
-            self.wrote = not room and self._rank != root
-            self._member.run(program, own, Op.MAX)
-            if room and self._rank != root:
-                buffer[:] = own[: buffer.size]
+        self._do(BROADCAST, words_of("broadcast", buffer, f"root {root}"), buffer, buffer, COPY, root)
 
     def all_gather(self, source: Flat, target: Flat) -> None:
         """See Collectives."""
-        size = source.size
-        room = room_of(source.nbytes) if source.nbytes <= SMALL else 0
-        words = words_of("all_gather", source)
-        with self._member.turn(words):
-            program = self._prepared.call("all_gather", room or source.nbytes)
-            step = room // source.itemsize or size
-            own = self._scratch.array(step * self._world, source.dtype) if room else target
-            self.wrote = not room
-            if room:
-                own[self._rank * step : self._rank * step + size] = source
-            else:
-                fill(own[self._rank * step :][:size], source)
-            self._run(program, own, COPY)
-            if room:
-                self._take_parts(target, own, step)
+        self._do(ALL_GATHER, words_of("all_gather", source), source, target, COPY)
 
     def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
         """See Collectives."""
-        size = target.size
-        room = room_of(target.nbytes) if target.nbytes <= SMALL else 0
-        words = words_of("reduce_scatter", source, reduction)
-        with self._member.turn(words):
-            program = self._prepared.call("reduce_scatter", room or target.nbytes)
-            step, parts, own = size, source, target
-            if room:
-                step = room // source.itemsize
-                parts, own = self._parts(source, step), self._scratch.array(step, source.dtype)
-            self.wrote = not room
-            own[:size] = source[self._rank * size :][:size]
-            at = self._rank * step * source.itemsize  # no other part of the plan's buffer is touched
-            self._run(program, own, reduction, parts=parts, at=at)
-            if room:
-                target[:] = own[:size]
+        self._do(REDUCE_SCATTER, words_of("reduce_scatter", source, reduction), source, target, reduction)
 
     def all_to_all(self, source: Flat, target: Flat) -> None:
-        """See Collectives. It goes by the schedule of all_gather, of which each rank sends every other one its part."""
-        size, part = source.size // self._world, source.nbytes // self._world
-        room = room_of(part) if part <= SMALL else 0
-        words = words_of("all_to_all", source)
-        with self._member.turn(words):
-            program = self._prepared.call("all_gather", room or part)
-            step = room // source.itemsize or size
-            parts, own = source, target
-            if room:
-                parts, own = self._parts(source, step), self._scratch.array(self._world * step, source.dtype)
-            self.wrote = not room
-            mine = slice(self._rank * step, (self._rank + 1) * step)
-            own[mine] = parts[mine]
-            self._run(program, own, COPY, parts=parts)
-            if room:
-                self._take_parts(target, own, step)
+        """See Collectives."""
+        self._do(ALL_TO_ALL, words_of("all_to_all", source), source, target, COPY)
+
+    def _do(
+        self, kind: Kind, words: str, source: Flat, target: Flat, reduction: Reduction, root: int | None = None
+    ) -> None:
+        call = self._held.get(words) or self._hold(kind, words, source, target, root)
+        large = call.own is target
+        with call.turn:
+            if call.age != self._prepared.age or call.made is None:
+                self._make(call, kind, reduction, root or 0)
+            made = call.made
+            assert made
+            self.wrote = large and root != self._rank
+            if call.given is not None:
+                if large:
+                    fill(call.given, source[call.mine])
+                else:
+                    call.given[:] = source[call.mine]
+            if call.parts is not None:
+                call.parts[:] = source.reshape(call.parts.shape)
+            elif kind.parts_in:
+                made.read(source)
+            start = time.monotonic()
+            self._member.run(made)
+            seconds = time.monotonic() - start
+            if root is None:  # every rank waits for all others
+                self._punctuality.took(seconds)
+            if large and kind is ALL_REDUCE:
+                self._prepared.took(source.nbytes, seconds)
+            if call.found is not None:
+                (target.reshape(call.found.shape) if kind.parts_out else target)[:] = call.found
+
+    def _hold(self, kind: Kind, words: str, source: Flat, target: Flat, root: int | None) -> HeldCall:
+        """One that is not made yet."""
+        ranks, rank, dtype = self._world, self._rank, source.dtype
+        size = source.size // ranks if kind.parts_in else source.size
+        nbytes = size * dtype.itemsize
+        small = nbytes <= SMALL
+        room = room_of(nbytes) if small else nbytes
+        step = room // dtype.itemsize
+        own, padded, parts, found = target, None, None, None
+        if small:
+            own = self._scratch.array(step * ranks if kind.parts_out else step, dtype)
+            found = own.reshape(ranks, step)[:, :size] if kind.parts_out else own[:size]
+            if kind.parts_in and step != size:
+                padded = self._padded.array(step * ranks, dtype)
+                parts = padded.reshape(ranks, step)[:, :size]
+        given = own[rank * step if kind.parts_out else 0 :][:size]
+        call = HeldCall(
+            self._member.turn(words),
+            room,
+            own,
+            given if root in (None, rank) else None,
+            slice(rank * size, (rank + 1) * size) if kind.parts_in else slice(None),
+            padded,
+            parts,
+            None if root == rank else found,
+        )
+        if small:
+            if len(self._held) >= SIZES:
+                self._held.clear()
+            self._held[words] = call
+        return call
+
+    def _make(self, call: HeldCall, kind: Kind, reduction: Reduction, root: int) -> None:
+        """Over the wires that there are, or are made for it; within its turn."""
+        program = self._prepared.call(kind.schedule, call.room, root)
+        at = self._rank * call.room if kind.parts_in and not kind.parts_out else 0  # no other part is touched
+        mean = self._world if reduction.mean else 0
+        call.made = self._member.call(program, call.own, reduction.fold, parts=call.padded, at=at, mean=mean)
+        call.age = self._prepared.age

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from optcc.communicator.buffers import Buffer, Flat, HostBuffer, demand_alike, demand_elsewhere, gpu_called, lend
+from optcc.communicator.buffers import Buffer, HostBuffer, demand_alike, demand_elsewhere, gpu_called, lend
 from optcc.communicator.clusters import (
     Given,
     MessageCosts,
@@ -470,8 +470,7 @@ class Communicator:
         source = lend(x, "x", write=out is None)
         target = source if out is None else lend(out, "out")
         demand_alike(source, target, len(source.memory))
-        call = partial(self._collectives.all_reduce, reduction=reduction)
-        return self._do(call, source, target, x if out is None else out, async_op)
+        return self._do(self._collectives.all_reduce, source, target, x if out is None else out, async_op, reduction)
 
     def broadcast(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
         """Rank `root`'s `x` into everybody's. Buffers, returns and errors as of `all_reduce`."""
@@ -490,8 +489,7 @@ class Communicator:
         reduction = reduction_of(op, "op")
         source, target = lend(x, "x", write=False), lend(out, "out")
         demand_alike(target, source, len(target.memory) * self.world, "x")
-        call = partial(self._collectives.reduce_scatter, reduction=reduction)
-        return self._do(call, source, target, out, async_op)
+        return self._do(self._collectives.reduce_scatter, source, target, out, async_op, reduction)
 
     def all_to_all(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
         """Of `x`, `world` equal parts, number r to rank r; into `out` the part of each rank for this one, by rank."""
@@ -506,8 +504,7 @@ class Communicator:
     def barrier(self, *, async_op: bool = False) -> Any:
         """Returns when all ranks have called it."""
         nothing = HostBuffer(np.zeros(0, np.uint8))
-        call = partial(self._collectives.all_reduce, reduction=Reduction(Op.MAX), call="barrier")
-        return self._do(call, nothing, nothing, None, async_op)
+        return self._do(self._collectives.all_reduce, nothing, nothing, None, async_op, Reduction(Op.MAX), "barrier")
 
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
         """An uninitialised numpy array whose bytes the other ranks of this machine can read where they are.
@@ -532,24 +529,24 @@ class Communicator:
         return _empty_in(self._arena, shape, dtype)
 
     def _do(
-        self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any, async_op: bool
+        self, work: Callable[..., None], source: Buffer, target: Buffer, result: Any, async_op: bool, *more: Any
     ) -> Any:
-        """`work` with the elements of both in host memory, or this communicator's GPU's; `result` is the caller's
-        target."""
+        """`work` with the elements of both in host memory, or this communicator's GPU's, and with `more`; `result` is
+        the caller's target."""
         self._demand_open()
         if self._gpu:
             same = target is source
             source = on_gpu(source, self._gpu)
             target = source if same else on_gpu(target, self._gpu)
-        return self._in_order.run(partial(self._call, work, source, target, result), async_op)
+        return self._in_order.run(partial(self._call, work, source, target, result, *more), async_op)
 
-    def _call(self, work: Callable[[Flat, Flat], None], source: Buffer, target: Buffer, result: Any) -> Any:
+    def _call(self, work: Callable[..., None], source: Buffer, target: Buffer, result: Any, *more: Any) -> Any:
         """See `_do`, once it is this call's turn."""
         read = source.read()
         write = read if target is source else target.room()
         self._collectives.wrote = False
         try:
-            work(read, write)
+            work(read, write, *more)
         except RankFailedError as error:
             self._events.failed(error)
             spoilt = self._collectives.wrote and not target.staged

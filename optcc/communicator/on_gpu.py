@@ -116,16 +116,16 @@ class OnGpu:
 
     def _stage(self, nbytes: int) -> DeviceArray:
         """So many bytes that the other ranks read. All ranks call it alike, once there are wires for the call."""
-        if self._wires != self._prepared.wires_made:
+        if self._wires != self._prepared.age:
             self._kept.clear()
         if self._memory is None or self._memory.nbytes < nbytes:
-            if self._memory is not None and self._wires == self._prepared.wires_made:
+            if self._memory is not None and self._wires == self._prepared.age:
                 self._kept.append(self._memory)
             self._memory = self._made(max(LEAST_BYTES, 1 << (nbytes - 1).bit_length()))
             self._wires = -1
-        if self._wires != self._prepared.wires_made:
+        if self._wires != self._prepared.age:
             self._member.lend(self._memory)
-            self._wires = self._prepared.wires_made
+            self._wires = self._prepared.age
         return self._memory
 
     def _made(self, nbytes: int) -> DeviceArray:
@@ -154,7 +154,7 @@ class OnGpu:
             self._gpu.ready(buffer.dtype, op)
             self._ready.add((buffer.dtype, op))
         start = time.monotonic()
-        self._member.run(program, buffer, op, parts=parts)
+        self._member.run(self._member.call(program, buffer, op, parts=parts))
         return time.monotonic() - start
 
     def _finish(self, out: DeviceArray, found: DeviceArray, reduction: Reduction | None = None) -> None:

@@ -198,8 +198,8 @@ class Prepared:
         self._planned_for = self._whole = cluster
         self.trials: RecentlyUsed[Trial] = RecentlyUsed(CLASSES)
         """By `size_class`."""
-        self.wires_made = 0
-        """How often wires were made; the same on all ranks."""
+        self.age = 0
+        """Another one once wires are made anew, or are to be: programs of before are of no use. On all ranks alike."""
         self._start(cluster)
 
     def renew(self, cluster: Cluster, reproducible: bool) -> None:
@@ -218,6 +218,7 @@ class Prepared:
         self._calls: RecentlyUsed[NativeProgram] = RecentlyUsed(SIZES)
         self._widest: RecentlyUsed[Schedule] = RecentlyUsed(TABLES)  # by ports and routes
         self._connected = False
+        self.age += 1
 
     def call(self, kind: str, nbytes: int, root: int = 0) -> NativeProgram:
         """This rank's part.
@@ -291,5 +292,5 @@ class Prepared:
         self._member.connect(layout_of(schedules, spare=ports_of(self._whole)))
         self._say(wires_text(self._member.layout, self._member.rank))
         self._connected = True
-        self.wires_made += 1
+        self.age += 1
         self._calls.clear()  # they are of the wires that were

@@ -25,7 +25,7 @@ from optcc.runtime.control.limits import provide
 from optcc.runtime.control.transports import open_wires
 from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.gpu_array import DeviceArray, address_of
-from optcc.runtime.devices.host import Array, Op, dtype_of
+from optcc.runtime.devices.host import Array, Op
 from optcc.runtime.devices.resident import ResidentFolder
 from optcc.runtime.errors import (
     CallsDifferError,
@@ -41,16 +41,16 @@ from optcc.runtime.native.lent import Arena
 from optcc.runtime.native.library import (
     NEVER,
     NONE,
-    OPS,
-    TYPES,
     CauseOf,
     Config,
     Missing,
+    NativeCall,
     NativeProgram,
     Noted,
     NoteOf,
     ResultOf,
     Until,
+    WireOf,
     WireState,
     demand,
     engine_library,
@@ -105,6 +105,10 @@ ALONE_S = 0.3
 silent sends again what was lost by its own timer, a quarter of a second: its wire may be left meanwhile, and is made
 anew within some 20 ms."""
 
+SETTLE_S = 10.0
+"""So long is waited for wires in doubt before probes: eight times what a wire takes that is left, where NICs are slow.
+With half of it, a busy machine's probes may go by other wires than they are about."""
+
 CAUSES = {
     CauseOf.PORT: Cause.PORT,
     CauseOf.ERROR: Cause.ERROR,
@@ -113,8 +117,6 @@ CAUSES = {
     CauseOf.TOLD: Cause.NOTICE,
     CauseOf.SILENCE: Cause.PROGRESS,
 }
-NUMBER_OF_TYPE = {dtype_of(name): number for number, name in enumerate(TYPES)}
-NUMBER_OF_OP = {op: number for number, op in enumerate(OPS)}
 OWN = (CauseOf.PORT, CauseOf.DEVICE)
 """Causes that say that it is the NIC here."""
 
@@ -322,23 +324,10 @@ class Links:
         return program
 
     def run(
-        self,
-        program: NativeProgram,
-        buffer: Array | DeviceArray,
-        op: Op,
-        sign: int,
-        *,
-        within_s: float,
-        parts: Any = None,
-        at: int = 0,
-        mean: int = 0,
-        start: Callable[[Callable[[float], object]], None] | None = None,
+        self, call: NativeCall, within_s: float, start: Callable[[Callable[[float], object]], None] | None = None
     ) -> None:
-        """The collective itself, in place on `buffer`, shape (elements,). PeerLateError when it is not done in time.
+        """The collective itself. PeerLateError when it is not done in time.
 
-        parts : of the buffer's kind; what is sent is read from here: to rank p the p-th part, as long as the transfer
-        at : where in the plan's buffer this one begins, bytes: no row touches anything else
-        mean : so many ranks' average is wanted, in host memory: their sum is divided
         start : called once all is ready, before the first byte is sent, with `poll`
         """
         self._injector = self._injector_of() if self._strikes or self._healing else None
@@ -346,15 +335,13 @@ class Links:
             self._before = self._sent()
         if start:
             start(self.poll)
-        call, wires = program.call, self._wires
-        call.buffer, call.parts = address_of(buffer) - at, None if parts is None else address_of(parts)
-        call.type, call.op, call.sign = NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign
-        if not isinstance(buffer, DeviceArray):
-            wires.begin(buffer if parts is None else parts)
+        buffer, wires = call.buffer, self._wires
         try:
             if isinstance(buffer, DeviceArray):
-                self._launch(buffer, op, within_s)
-            self._go_on(program, within_s)
+                self._launch(buffer, call.op, within_s)
+            else:
+                wires.begin(call.source)
+            self._go_on(call, within_s)
         except BaseException:
             self._lib.optcc_abandon(self._engine, 10**9)
             raise
@@ -362,8 +349,8 @@ class Links:
             if self._folder:
                 self._folder.end()
             wires.end()
-        if mean:
-            self._lib.optcc_divide(call.type, address_of(buffer), len(buffer), mean)
+        if call.mean:
+            self._lib.optcc_divide(call.struct.type, address_of(buffer), len(buffer), call.mean)
         if self._injector:
             self._injector.finish()
 
@@ -381,7 +368,7 @@ class Links:
             if time.monotonic() >= end:
                 raise TransportError(f"the GPU has not begun within {within_s:.3g} s")
 
-    def _go_on(self, program: NativeProgram, within_s: float) -> None:
+    def _go_on(self, call: NativeCall, within_s: float) -> None:
         """Begin, and wait for the end."""
         lib, wires, until = self._lib, self._wires, self._until
         now = time.monotonic()
@@ -404,7 +391,7 @@ class Links:
             if begun:
                 result = lib.optcc_wait(wires.engine, self._until_at)
             else:
-                result = lib.optcc_run(wires.engine, program.pointer, program.call_at, self._until_at)
+                result = lib.optcc_run(wires.engine, call.program.pointer, call.struct_at, self._until_at)
                 begun = True
             if result == ResultOf.OK:
                 return
@@ -477,6 +464,23 @@ class Links:
             self._injector.tend()
         return asked
 
+    def settle(self) -> None:
+        """Between operations: wait until no wire is in doubt, and note those that are lost, once more if need be."""
+        state, end, states = WireState(), time.monotonic() + SETTLE_S, [WireOf.DOUBTED]
+        while {WireOf.DOUBTED, WireOf.FENCING} & {*states} and time.monotonic() < end:
+            self.poll(time.monotonic() + NAP_S)
+            states.clear()
+            for wire in range(len(self._wires.ends)):
+                self._lib.optcc_wire_look(self._engine, wire, byref(state))
+                states.append(WireOf(state.state))
+        self._take_notes()
+        names = [nic.name for nic in self.layout.nics]
+        mine = self.layout.of_rank[self._rank]
+        for (peer, nic, far, _), found in zip(self._wires.ends, states, strict=True):
+            if found is WireOf.DOWN:
+                ends = names[mine[nic]], names[self.layout.of_rank[peer][far]]
+                self._journal.append(Note(time.monotonic(), "lost", *ends, text="before it began"))
+
     # --- what has happened -------------------------------------------------------------------------------------------
 
     def _take_notes(self) -> None:
@@ -507,6 +511,11 @@ class Links:
                 self._journal.append(Note(at, "made anew", name, far))
             case Noted.ALONE:
                 self._journal.append(Note(at, "waiting", name, "", "", f"for a way to rank {peer} to come back"))
+
+    @property
+    def noted(self) -> bool:
+        """Whether there were any notes when the last operation ended."""
+        return bool(self._until.notes or self._journal)
 
     def notes(self) -> list[Note]:
         """What has been noted since this was asked."""

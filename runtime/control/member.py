@@ -79,7 +79,7 @@ from optcc.runtime.messages import (
 )
 from optcc.runtime.native.layout import Layout
 from optcc.runtime.native.lent import Arena
-from optcc.runtime.native.library import NativeProgram
+from optcc.runtime.native.library import NativeCall, NativeProgram
 from optcc.runtime.native.wires import GpuTuning
 from optcc.schedule import Schedule
 
@@ -651,21 +651,15 @@ class Member:
         """This rank's part of a schedule, for `run`, over the wires that there are."""
         return self._links.program(schedule)
 
-    def run(
-        self,
-        program: NativeProgram,
-        buffer: Any,
-        op: Op,
-        *,
-        parts: Any = None,
-        at: int = 0,
-        mean: int = 0,
-        start: Callable[[Callable[[float], object]], None] | None = None,
-    ) -> None:
-        """The collective itself, as `Links.run`; within a turn."""
-        sign = sign_of(self._called[self.operation])
-        self._links.run(program, buffer, op, sign, within_s=self.timeout_s, parts=parts, at=at, mean=mean, start=start)
-        self.tell_notes()
+    def call(self, program: NativeProgram, buffer: Any, op: Op, **how: Any) -> NativeCall:
+        """For `run`, in this turn and later ones of the same words. how : as of NativeCall"""
+        return NativeCall(program, buffer, op, sign_of(self._called[self.operation]), **how)
+
+    def run(self, call: NativeCall, start: Callable[[Callable[[float], object]], None] | None = None) -> None:
+        """The collective itself, as `Links.run`."""
+        self._links.run(call, self.timeout_s, start)
+        if self._links.noted:
+            self.tell_notes()
 
     def tune_gpu(self, tuning: GpuTuning) -> None:
         """For wires that are made from now on."""
@@ -702,6 +696,13 @@ class Member:
             self._control.synchronize()
         assert self._control.clock
         return self._control.clock
+
+    def settle(self) -> None:
+        """As `Links.settle`, on all ranks, within a turn: what one leaves is in doubt at another for a moment."""
+        for _ in range(2):
+            self.exchange(None)
+            with self._lock, self._guarded():
+                self._links.settle()
 
     def sent(self) -> dict[str, int]:
         """As `Links.sent`."""

@@ -13,7 +13,8 @@ import numpy as np
 
 from optcc.errors import InputError
 from optcc.machine.native import library
-from optcc.runtime.devices.host import Array, Op
+from optcc.runtime.devices.gpu_array import DeviceArray, address_of
+from optcc.runtime.devices.host import Array, Op, dtype_of
 from optcc.runtime.errors import TransportError
 from optcc.schedule import Schedule
 
@@ -64,6 +65,15 @@ class CauseOf(IntEnum):
     SILENCE = 5
 
 
+class WireOf(IntEnum):
+    """enum optcc_wire_is"""
+
+    UP = 0
+    DOUBTED = 1
+    FENCING = 2
+    DOWN = 3
+
+
 class LinkOf(IntEnum):
     """enum optcc_link"""
 
@@ -96,7 +106,7 @@ Rows = struct(
 Call = struct(
     "optcc_call", ("buffer", c_void_p), ("parts", c_void_p), ("type", c_uint32), ("op", c_uint32), ("sign", c_uint64)
 )
-Until = struct("optcc_until", ("limit_ns", c_uint64), ("rows", c_uint64), ("watch", c_int))
+Until = struct("optcc_until", ("limit_ns", c_uint64), ("rows", c_uint64), ("watch", c_int32), ("notes", c_uint32))
 NoteOf = struct(
     "optcc_note",
     *((name, c_uint64) for name in ("at_ns", "bytes")),
@@ -312,8 +322,6 @@ class NativeProgram:
         """As `open_program`."""
         lib = engine_library()
         self.pointer = open_program(lib, schedule, rank, lanes, segment_bytes)
-        self.call = Call()  # one at a time
-        self.call_at = byref(self.call)
         weakref.finalize(self, lib.optcc_program_close, self.pointer).atexit = False
 
     def landings(self) -> dict[int, float]:
@@ -323,3 +331,41 @@ class NativeProgram:
         rows, at_ns = np.empty(count, np.uint32), np.empty(count, np.uint64)
         lib.optcc_program_landings(self.pointer, rows.ctypes.data, at_ns.ctypes.data)
         return dict(zip(rows.tolist(), seconds(at_ns).tolist(), strict=True))
+
+
+NUMBER_OF_TYPE = {dtype_of(name): number for number, name in enumerate(TYPES)}
+NUMBER_OF_OP = {op: number for number, op in enumerate(OPS)}
+
+
+class NativeCall:
+    """A program on these buffers: what the library is told, made once for any number of runs.
+
+    buffer : in place, shape (elements,); parts : of the buffer's kind, or None: see `read`; source : what is sent from
+    at : where in the plan's buffer this one begins, bytes: no row touches anything else
+    sign : a number that other calls than this one have not; all ranks' are compared
+    mean : so many ranks' average is wanted, in host memory: their sum is divided; 0: none is
+    """
+
+    __slots__ = ("buffer", "mean", "op", "program", "source", "struct", "struct_at")
+
+    def __init__(
+        self,
+        program: NativeProgram,
+        buffer: Array | DeviceArray,
+        op: Op,
+        sign: int,
+        *,
+        parts: Array | DeviceArray | None = None,
+        at: int = 0,
+        mean: int = 0,
+    ) -> None:
+        self.program, self.buffer, self.op, self.mean = program, buffer, op, mean
+        self.struct = Call(address_of(buffer) - at, None, NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign)
+        self.struct_at = byref(self.struct)
+        self.source: Any = buffer
+        if parts is not None:
+            self.read(parts)
+
+    def read(self, parts: Array | DeviceArray) -> None:
+        """What is sent is read from here: to rank p the p-th part, as long as the transfer."""
+        self.source, self.struct.parts = parts, address_of(parts)

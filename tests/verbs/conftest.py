@@ -111,7 +111,7 @@ def _play(library: Path) -> dict[str, str]:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """In the lab WHOLE=1 leaves nothing out (lab/test.sh), and random cases are a quarter of all in place of some."""
+    """In the lab WHOLE=1 leaves nothing out (lab/test.sh), and random cases are an eighth of all in place of some."""
     if not hasattr(config.option, "whole") and not config.option.markexpr:
         effort.level = "long"
 

@@ -17,7 +17,6 @@ from ctypes import byref, c_uint32, c_uint64, c_void_p
 from dataclasses import replace
 from multiprocessing import get_context
 from pathlib import Path
-from shutil import copytree
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +24,7 @@ import pytest
 
 from optcc.machine.rdma import LIBRARY, PLAYED_FABRIC
 from optcc.runtime.devices.host import Op
+from tests import native_build
 from tests import native_replay as native
 from tests import native_verbs as verbs
 from tests.effort import cases
@@ -42,7 +42,7 @@ CALLS = (("float32", Op.SUM), ("int32", Op.SUM))
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The engine: compiled here, with warnings as errors, or in the lab the one of the project."""
     if COMPILES and shutil.which("cc"):
-        return native.build(tmp_path_factory.mktemp("native"))
+        return native_build.build(tmp_path_factory.mktemp("native"))
     from optcc.machine.native import LIBRARY as BUILT
 
     return BUILT
@@ -479,7 +479,7 @@ def test_a_stranger_is_not_heard(network: Any, library: Path) -> None:
 def test_structs_are_those_of_the_library(tmp_path: Path) -> None:
     """As the played library has them, and rdma-core's header where it is installed."""
     told: list[str] = []
-    for header in (native.NATIVE / "verbs.h", native.ROOT / "fabric" / "verbs_abi.h", HEADER):
+    for header in (native_build.NATIVE / "verbs.h", native.ROOT / "fabric" / "verbs_abi.h", HEADER):
         if not header.exists():
             assert header == HEADER
             continue
@@ -635,11 +635,5 @@ QUICK = ("LEFT is said when a payload is posted", "nobody counts the peer's rece
 )
 def test_a_mutant_is_found(name: str, network: Any, tmp_path: Path) -> None:
     mutant = MUTANTS[name]
-    source = copytree(native.NATIVE, tmp_path / "native")
-    file = source / "wires_verbs.c"
-    text = file.read_text(encoding="utf-8")
-    for old, new in mutant.edits:
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    file.write_text(text, encoding="utf-8")
-    assert finds(native.build(tmp_path, source, ("-O1", "-Wno-error")), mutant.scene, network)
+    source = native_build.planted(tmp_path, *[native_build.Mutant("wires_verbs.c", *edit) for edit in mutant.edits])
+    assert finds(native_build.build(tmp_path, source, native_build.LOOSE), mutant.scene, network)
