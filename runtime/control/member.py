@@ -325,7 +325,7 @@ class Ties:
     def hear(self) -> RankFailedError:
         """The verdict of this rank, whose connection with the hub has ended."""
         end, hub, answer = time.monotonic() + self.limit_s, self.hub, None
-        gone = RunFailed(0, HUB_GONE)
+        gone = RunFailed(self.numbers.index(hub) if hub in self.numbers else 0, HUB_GONE)
         self.hub = HUB
         self.control.hang_up(0.0)  # half a message may have been its end: the hub is to notice
         steps = hear(self.first.rank, self.numbers if self.doors and self.made else [], hub)
