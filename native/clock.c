@@ -155,13 +155,6 @@ static int share(struct clock *x)
   return PLANNING_DONE;
 }
 
-#define TRY(call)                                                                                                      \
-  do {                                                                                                                 \
-    int tried = (call);                                                                                                \
-    if (tried)                                                                                                         \
-      return tried;                                                                                                    \
-  } while (0)
-
 /* Thread t goes on until it waits, pauses, moves, or is `done`. */
 static int advance(struct clock *x, int64_t t, double now, int64_t *done, int *moves)
 {

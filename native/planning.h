@@ -18,6 +18,14 @@
 /* Counted up with every change of this file that a caller notices. */
 #define PLANNING_ABI 4
 
+/* Returns what is not 0. */
+#define TRY(call)                                                                                                      \
+  do {                                                                                                                 \
+    int tried = (call);                                                                                                \
+    if (tried)                                                                                                         \
+      return tried;                                                                                                    \
+  } while (0)
+
 enum planning_code {
   PLANNING_DONE = 0,
   PLANNING_NO_MEMORY = 1,

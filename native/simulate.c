@@ -331,13 +331,6 @@ static void leave(struct run *x, int64_t now, int64_t s, int64_t place, int64_t 
 
 /* ---- events ---- */
 
-#define TRY(call)                                                                                                      \
-  do {                                                                                                                 \
-    int tried = (call);                                                                                                \
-    if (tried)                                                                                                         \
-      return tried;                                                                                                    \
-  } while (0)
-
 /* A stripe has landed at `end`. */
 static int landed(struct run *x, int64_t s, int64_t end)
 {

@@ -13,13 +13,6 @@
 
 #define MOST_NODES INT64_C(32768) /* so that products of twice as many fit */
 
-#define TRY(call)                                                                                                      \
-  do {                                                                                                                 \
-    int tried = (call);                                                                                                \
-    if (tried)                                                                                                         \
-      return tried;                                                                                                    \
-  } while (0)
-
 /* A graph that is being shrunk: (2 n, 2 n) and (2 n). */
 struct shrinking {
   double *left;               /* cost beyond what was paid already */

@@ -457,6 +457,16 @@ static void take_immediate(struct end *w, uint32_t immediate_value, uint32_t lif
         w->taken_there = (uint16_t)(w->taken_there + more);
 }
 
+static int post_send(struct optcc_verbs *v, struct nic *n, struct ibv_qp *pair, struct ibv_send_wr *send)
+{
+    struct ibv_send_wr *bad;
+    const int failed = n->context->ops.post_send(pair, send, &bad);
+    if (!failed || failed == ENOMEM)
+        return failed ? OPTCC_AGAIN : OPTCC_OK;
+    nic_lost(v, n, "refuses work", failed);
+    return OPTCC_LOST;
+}
+
 static int post_datagram(struct optcc_verbs *v, struct end *w, const void *bytes, uint32_t length)
 {
     struct nic *n = w->nic;
@@ -470,17 +480,13 @@ static int post_datagram(struct optcc_verbs *v, struct end *w, const void *bytes
     struct ibv_send_wr send = {
         .wr_id = request(CONTROL_SEND, n->control_generation, 0, n->control_place), .sg_list = &piece, .num_sge = 1,
         .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = immediate(v, w),
-        .wr.ud = {.ah = w->route, .remote_qpn = w->far.control_number, .remote_qkey = w->far.control_key}}, *bad;
+        .wr.ud = {.ah = w->route, .remote_qpn = w->far.control_number, .remote_qkey = w->far.control_key}};
     /* The depth is a multiple of CONTROL_SIGNAL, so that places that tell are as far apart at its end as elsewhere. */
     if (n->control_place % CONTROL_SIGNAL == CONTROL_SIGNAL - 1)
         send.send_flags = IBV_SEND_SIGNALED;
-    const int failed = n->context->ops.post_send(n->control, &send, &bad);
-    if (failed == ENOMEM)
-        return OPTCC_AGAIN;
-    if (failed) {
-        nic_lost(v, n, "refuses work", failed);
-        return OPTCC_LOST;
-    }
+    const int posted = post_send(v, n, n->control, &send);
+    if (posted != OPTCC_OK)
+        return posted;
     n->control_place = n->control_place + 1 == n->control_depth ? 0 : n->control_place + 1;
     n->control_sends++;
     return OPTCC_OK;
@@ -528,14 +534,10 @@ static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_fr
     }
     struct ibv_send_wr send = {.wr_id = request(DATA_SEND, w->generation, w->index, w->place), .sg_list = pieces,
                                .num_sge = v->config.copies ? 1 : 2, .opcode = IBV_WR_SEND_WITH_IMM, .imm_data = immediate(v, w),
-                               .send_flags = IBV_SEND_SIGNALED}, *bad;
-    const int failed = n->context->ops.post_send(w->pair, &send, &bad);
-    if (failed == ENOMEM)
-        return OPTCC_AGAIN;
-    if (failed) {
-        nic_lost(v, n, "refuses work", failed);
-        return OPTCC_LOST;
-    }
+                               .send_flags = IBV_SEND_SIGNALED};
+    const int posted = post_send(v, n, w->pair, &send);
+    if (posted != OPTCC_OK)
+        return posted;
     w->place = w->place + 1 == v->receives ? 0 : w->place + 1;
     w->given++;
     w->sends++;

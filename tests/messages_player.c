@@ -49,6 +49,8 @@ struct player {
     uint32_t rank;
     uint64_t random;
     struct optcc_messages *messages;
+    struct optcc_engine *engine;
+    uint64_t window, before[OPTCC_MAX_LANES]; /* bytes that may fly by a wire; that flew when the window was set */
 };
 
 struct match {
@@ -221,10 +223,25 @@ static int in_moves(struct player *self, struct plan *plan)
     return busy;
 }
 
+/* Windows narrow and widen. What flies may stay, and nothing that is beyond follows it. */
+static void look_at_windows(struct player *self)
+{
+    const int turns = below(&self->random, 16) == 0;
+    struct optcc_wire_state state;
+    for (uint32_t i = 0; optcc_wire_look(self->engine, i, &state) == OPTCC_OK; i++) {
+        self->match->outcome->unexpected += state.flying > self->window && state.flying > self->before[i];
+        if (turns)
+            self->before[i] = state.flying;
+    }
+    if (turns)
+        optcc_narrow(self->engine, (uint32_t)(self->window = (uint64_t)WINDOW >> below(&self->random, 2)));
+}
+
 static enum optcc_play play(void *context)
 {
     struct player *self = context;
     int busy = 0, open = 0;
+    look_at_windows(self);
     for (uint32_t i = 0; i < self->match->plans; i++) {
         struct plan *plan = &self->match->plan[i];
         busy |= plan->from == self->rank ? out_moves(self, plan) : in_moves(self, plan);
@@ -331,8 +348,9 @@ int play_messages(uint64_t seed, struct outcome *outcome)
         struct optcc_config own = config_of(rank, suspect_ns);
         struct player *player = &match.player[rank];
         config.peer = 1 - rank;
-        *player = (struct player){.match = &match, .rank = rank, .random = seed ^ (rank + 1) * 12345};
-        if (optcc_world_engine(world, &own, &engine[rank]) != OPTCC_OK ||
+        *player = (struct player){.match = &match, .rank = rank, .random = seed ^ (rank + 1) * 12345,
+                                  .window = WINDOW};
+        if (optcc_world_engine(world, &own, &engine[rank]) != OPTCC_OK || !(player->engine = engine[rank]) ||
             optcc_messages_open(&config, &player->messages) != OPTCC_OK ||
             optcc_begin_messages(engine[rank], player->messages) != OPTCC_OK ||
             optcc_world_player(world, rank, play, player) != OPTCC_OK)

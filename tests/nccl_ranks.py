@@ -81,12 +81,6 @@ class Outcome:
     cuts: int = field(default=0)
 
     @property
-    def unsound(self) -> str:
-        """Likewise, of a run under sanitizers."""
-        found = re.search("Sanitizer|runtime error", "\n".join(self.logged))
-        return self.fault or (found[0] if found else "")
-
-    @property
     def fault(self) -> str:
         """What is wrong with a run that should have ended well; empty: nothing."""
         bad = [
@@ -95,6 +89,12 @@ class Outcome:
             if code != 0 or not told.startswith("right")
         ]
         return "\n".join(bad)
+
+    @property
+    def unsound(self) -> str:
+        """Likewise, with what sanitizers have found."""
+        found = re.search("Sanitizer|runtime error", "\n".join(self.logged))
+        return self.fault or (found[0] if found else "")
 
 
 @dataclass

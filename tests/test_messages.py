@@ -95,6 +95,9 @@ def test_a_liar_is_not_believed(lib: Any) -> None:
 
 
 MUTANTS = {
+    "a window that is narrowed stays as it was": Mutant(
+        "flow.c", "{ e->config.window_bytes = window_bytes; }", "{ (void)e, (void)window_bytes; }"
+    ),
     "sends before the receiver has named its buffer": Mutant(
         "messages.c", "if (l->is != WAITS || !offer->here)", "if (l->is != WAITS)"
     ),
