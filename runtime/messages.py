@@ -224,6 +224,8 @@ class Joined:
 class Gone:
     """Said of a rank, not by it: its connection has ended, or nothing that comes over it is believed any more."""
 
+    cause: str = "its process has ended, or its connection was cut"
+
 
 FromRank = Judged | Here | Saw | RankJournal | Report | Left | Broken | Share | AskTime
 

@@ -56,7 +56,7 @@ LOOK_S, RETRY_S = 0.1, 0.01
 LATENCY_S = 0.005
 OPERATIONS = 8
 
-GONE, SILENT = RunFailed(0, "gone"), "does not answer"
+GONE, SILENT = "gone", "does not answer"
 """What a rank says itself: the hub is, or does."""
 
 Wait = Generator[float, None, Any]
@@ -101,7 +101,7 @@ class Rank:
         self.operation, self.asked, self.turn = 0, 0, 0
         self.called: dict[int, str] = {}
         self.failed: Told | None = None
-        self.verdict = GONE  # what its hub says, where it has one in the other's place
+        self.verdict = RunFailed(0, GONE)  # what its hub says, where it has one in the other's place
         self.goes_on = False  # as `Control` has it
         self.made = True  # the group is
         self.odd = -1  # the operation at which it calls something else
@@ -303,7 +303,7 @@ class Rank:
                 yield end
 
     def told(self, said: RunFailed) -> Told:
-        return Told(HUB if said == GONE else self.group[said.rank], said.rank, said.cause)
+        return Told(HUB if said.cause == GONE else self.group[said.rank], said.rank, said.cause)
 
     def rest(self, duration_s: float) -> Wait:
         """After a verdict; as `Ties.tend`."""
@@ -397,35 +397,37 @@ class Rank:
     def asks(self) -> Wait:
         """As `Ties.hear`."""
         hub, self.at, end = self.at, HUB, self.world.now + LIMIT_S
+        gone = RunFailed(self.group.index(hub) if hub in self.group else 0, GONE)
         if not self.made:
-            return self.told(GONE)
+            return self.told(gone)
         steps, answer = self.world.hear(self.number, self.group, hub), None
         while True:
             try:
                 step = steps.send(answer)
             except StopIteration as heard:
-                return self.told(heard.value or GONE)
+                return self.told(heard.value or gone)
             if isinstance(step, AskHub):
                 answer = yield from self.ask(step.number, end)
             else:
-                self.serve(step.numbers, GONE)
+                self.serve(step.numbers, gone)
 
     def ask(self, number: int, end: float) -> Wait:
-        self.line = None
-        while self.world.now < end:
-            self.line = self.line or self.world.connect(self, number)
-            if not self.line:
-                return Missed.GONE
+        self.line = self.line if self.at == number else self.world.connect(self, number)
+        if not self.line:
+            return Missed.GONE
+        while True:
             match (yield from self.wait(end)):
                 case "welcome":
                     self.at = number
                 case RunFailed() as said:
                     return said
                 case Gone():
-                    self.at, self.line = HUB, None
+                    self.at = HUB
                     yield from self.wait(self.world.now + RETRY_S)
-        self.at = HUB
-        return Missed.LATE
+                    return Missed.LOST if self.world.now < end else Missed.LATE
+                case None:
+                    self.at = HUB
+                    return Missed.LATE
 
     def call_hub(self, number: int, without: list[int], end: float) -> Wait:
         world = self.world

@@ -304,6 +304,14 @@ def chance(text: str) -> None:
         color = random.Random(seed * STEPS + step).choice((0, 1))
         there = [number for number in numbers if number % 2 == color or comm.world < 4]
         mine = there if RANK in there else [number for number in numbers if number not in there]
+        told_of, sub = numbers, comm._sub
+
+        def parted(*of: Any, **how: Any) -> Any:  # from here on it is the part that fails, not the whole
+            nonlocal told_of
+            told_of = mine
+            return sub(*of, **how)
+
+        comm._sub = parted  # type: ignore[method-assign]
         try:
             part = comm.split(0 if RANK in there else 1)
             assert part
@@ -311,7 +319,9 @@ def chance(text: str) -> None:
                 calls(part, step)
             say(happened="splits")
         except optcc.RankFailedError as error:  # the whole group hears of it, too, in its next call
-            say(told=str(error), of=mine)
+            say(told=str(error), of=told_of)
+        finally:
+            comm._sub = sub  # type: ignore[method-assign]
 
     step, numbers = 0, [*range(WORLD)]
     while True:

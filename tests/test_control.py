@@ -199,6 +199,30 @@ def test_a_rank_that_talks_nonsense_has_failed(
     assert any(f"rank 0 has sent nonsense: {complaint}" in line for line in caplog.messages)
 
 
+def test_who_has_talked_nonsense_is_heard_no_more() -> None:
+    """Whatever comes behind it on the same connection."""
+    with star(2) as (hub, members):
+        for each in (Share(1, None), Share(1, None), Shrink(60.0, []), Saw("it goes on")):
+            members[0].tell(each)
+        with pytest.raises(RankFailedError, match="rank 0 failed: has sent nonsense"):
+            parcel(members[1])
+        members[0].hang_up()
+        members[1].tell(Saw("enough"))
+        assert eventually(lambda: hub._saw)
+        assert (hub.hub.present, hub._saw) == ({1}, {1: "enough"})
+
+
+def test_nobody_waits_for_how_a_rank_has_ended() -> None:
+    ended: list[str] = []
+    with star(2, obituary=lambda rank: ended[0] if ended else None) as (hub, members):
+        members[1].__exit__()
+        members[0].synchronize()
+        assert not hub.hub.failed
+        ended.append("exited with status 3")
+        with pytest.raises(RankFailedError, match="rank 1 failed: exited with status 3"):
+            parcel(members[0])
+
+
 def test_a_message_beyond_the_limit_is_refused_at_both_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     for limit in ("FRAME_LIMIT", "PAYLOAD_LIMIT"):
         monkeypatch.setattr(control_module, limit, 1000)

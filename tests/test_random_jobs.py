@@ -39,7 +39,8 @@ def judged(said: Sequence[Sequence[dict[str, Any]]], killed: Collection[int]) ->
             if "told" in line and line["of"]:
                 verdicts.setdefault(tuple(line["of"]), set()).add(line["told"])
     for group, texts in verdicts.items():
-        named = {group[int(text.split()[1])] for text in texts}
+        ranks = [int(text.split()[1]) for text in texts]
+        named = {group[rank] if rank < len(group) else -1 for rank in ranks}  # -1: one that is not in it
         if len(texts) > 1:
             wrong.append(f"ranks {group} were told different things: {texts}")
         if not named <= {*killed}:
@@ -106,6 +107,7 @@ def test_what_is_right_is_not_wrong() -> None:
         (0, {"wrong": "an element"}, "an element"),
         (0, {"told": "rank 1 failed: it is late", "of": [0, 1, 2]}, "told different things"),
         (2, {"told": "rank 0 failed: it is gone", "of": [0, 2]}, "told of one that lives"),
+        (2, {"told": "rank 2 failed: it is gone", "of": [0, 1]}, "told of one that lives"),
         (0, {"ranks": 7}, "was in groups"),
     ],
 )

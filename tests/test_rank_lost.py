@@ -122,7 +122,7 @@ def test_ranks_of_a_smaller_group_and_of_another_job_are_not_told_by_server() ->
 SOURCES = [
     *(ROOT / "runtime" / "control").glob("*.py"),
     *(ROOT / "optcc" / "communicator").glob("*.py"),
-    ROOT / "runtime" / "errors.py",
+    *(ROOT / "runtime" / f"{name}.py" for name in ("errors", "messages")),
 ]
 VARY = r"\.\.\.|\brank [NM]\b|to HOST:PORT|[0-9][0-9, ]*|ValueError: boom|KeyboardInterrupt|within"
 """Parts of an error that differ from one to the next."""

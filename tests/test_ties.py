@@ -109,6 +109,40 @@ def test_a_verdict_takes_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
         assert ties.hear().cause == HUB_GONE
 
 
+def left_by_the_hub(number: int, doors: list[Any], listener: socket.socket | None = None) -> Ties:
+    """Those of a rank of three, to which the hub says nothing any more."""
+    ours, theirs = socket.socketpair()
+    ours.close()
+    control = Control(Connection(theirs.detach()), number, 3)
+    return Ties(Membership(number, 3, doors[0], "it", "secret"), [0, 1, 2], doors, control, 10.0, listener)
+
+
+def test_who_knows_the_verdict_tells_it_when_the_hub_is_gone() -> None:
+    """Also where its program does something else before it shrinks; but not while a lower rank lives, which does."""
+    listener = door.listening("127.0.0.1", 0)
+    with socket.create_server(("127.0.0.1", 0)) as lower:
+        doors = [lower.getsockname(), listener.getsockname(), ("127.0.0.1", free_port())]
+        teller, asker = left_by_the_hub(1, doors, listener), left_by_the_hub(2, doors)
+        teller.tend(RankFailedError(2, "it is lost"))
+        assert teller.overseer is None
+    assert eventually(lambda: teller.tend(RankFailedError(2, "it is lost")) or teller.overseer)
+    heard = asker.hear()
+    assert (heard.rank, heard.cause) == (2, "it is lost")
+    for ties in (asker, teller):
+        ties.hang_up()
+        ties.leave()
+
+
+def test_who_knows_nothing_and_has_nobody_to_ask_says_that_the_hub_is_gone() -> None:
+    listener = door.listening("127.0.0.1", 0)
+    doors: list[Any] = [("127.0.0.1", free_port()), listener.getsockname(), ("127.0.0.1", free_port())]
+    teller, asker = left_by_the_hub(1, doors, listener), left_by_the_hub(2, doors)
+    assert [ties.hear().cause for ties in (teller, asker)] == [HUB_GONE, HUB_GONE]
+    for ties in (asker, teller):
+        ties.hang_up()
+        ties.leave()
+
+
 def ties_to(*listeners: socket.socket | None) -> Ties:
     """Of rank 0; where the others listen, by number from 1 on, or did."""
     control: Any = SimpleNamespace(__exit__=lambda: None)
@@ -217,4 +251,5 @@ def test_nothing_is_held_afterwards() -> None:
         held = ties._held[1]
         ties.leave()
         assert held.fileno() < 0
+        assert ties.lives(1)  # a thread that still asks
         assert not ties._held

@@ -121,7 +121,7 @@ class Seal:
 # proves first, so that a stranger gets no proof to use elsewhere. The role is part of the proof, so that none can be
 # sent back. From the same values come the keys with which all messages after the greeting are sealed (`seals`).
 
-PROTOCOL = 9
+PROTOCOL = 10
 """Changes with every change of what is said, here and in `messages`."""
 
 GREETING_LIMIT = 4096

@@ -78,8 +78,6 @@ OPERATIONS = 1024
 MOST = 7
 """Calls are told beside the one that differs, at most."""
 
-CUT = "its process has ended, or its connection was cut"
-
 
 class Hub:
     """Ranks that command themselves have one in the middle: it says who failed, has plans renewed, brings together who
@@ -95,7 +93,6 @@ class Hub:
     numbers : of the group, ascending
     say : to ranks, by their numbers
     come_by : when ranks that have not come are lost
-    obituary : called with the rank that has hung up, says how it ended
     absence : says who has not come, of so many
     report : called with what ranks report, with None once all ranks are there, with the verdict
     mine : the rank in whose process this is; it makes no group without it, but ends
@@ -109,14 +106,13 @@ class Hub:
         say: Callable[[Iterable[int], ToRank], None],
         come_by: float,
         *,
-        obituary: Callable[[int], str] = lambda rank: CUT,
         absence: Callable[[Collection[int]], str] = lambda missing: f"ranks {sorted(missing)} have not come",
         report: Callable[[tuple[int, Json] | RunFailed | None], None] = lambda news: None,
         mine: int = 0,
         verdict: RunFailed | None = None,
     ) -> None:
         self.say, self._come_by, self._mine, self._ended = say, come_by, mine, False
-        self._obituary, self._absence, self._report = obituary, absence, report
+        self._absence, self._report = absence, report
         self.present: set[int] = set()
         """Numbers of ranks, in the group or not, that are connected."""
         self._behind: dict[int, RunFailed] = {}  # who was left out of a group -> the verdict before that
@@ -159,8 +155,7 @@ class Hub:
     def dead(self, number: int, now: float) -> None:
         """The process of one of `awaited` does not live."""
         if number in self.awaited and not self.failed:
-            rank = self.numbers.index(number)
-            self._evidence = self._evidence or (rank, self._obituary(rank))
+            self._evidence = self._evidence or (self.numbers.index(number), Gone().cause)
         self.awaited.discard(number)
         self.look(now)
 
@@ -202,9 +197,9 @@ class Hub:
                 raise MessageError(f"of rank {other}, where there are {len(self.numbers)}")
             case Report(value):
                 self._report((rank, value))
-            case Gone() if rank not in self._left:
-                self._evidence = self._evidence or (rank, self._obituary(rank))
-            case Broken(cause, None):
+            case Gone() if rank in self._left:
+                pass
+            case Gone(cause) | Broken(cause, None):
                 self._evidence = self._evidence or (rank, cause)
             case Broken(cause, int(blamed)):
                 self._accused_at = self._accused_at if self._accusations else now
@@ -401,11 +396,11 @@ def hear(me: int, numbers: Sequence[int], hub: int) -> Generator[Step, object, R
         if number == me:
             yield OpenHub([*numbers])
             return None
-        said = yield AskHub(number)
-        if isinstance(said, RunFailed):
-            return said
-        if said == Missed.LATE:
-            return None
+        said: object = Missed.LOST
+        while said == Missed.LOST:  # it has not noticed yet, or ends itself
+            said = yield AskHub(number)
+        if said != Missed.GONE:
+            return said if isinstance(said, RunFailed) else None
     return None
 
 

@@ -256,14 +256,13 @@ class Session:
         while not self._hear():
             pass
 
-    def _obituary(self, rank: int) -> str:
-        """How a rank ended that has hung up."""
+    def _obituary(self, rank: int) -> str | None:
+        """How a rank ended that has hung up; None: it has not yet."""
         if rank >= len(self._processes):
             return "closed its control connection"
-        try:
-            status = self._processes[rank].wait(FAREWELL_S)
-        except subprocess.TimeoutExpired:
-            return "closed its control connection"
+        status = self._processes[rank].poll()
+        if status is None:
+            return None
         if status < 0:
             return f"killed by signal {-status} ({signal.strsignal(-status)})"
         return f"exited with status {status} before the end"

@@ -18,7 +18,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import TracebackType
 from typing import Any
 
@@ -325,7 +325,7 @@ class Ties:
     def hear(self) -> RankFailedError:
         """The verdict of this rank, whose connection with the hub has ended."""
         end, hub, answer = time.monotonic() + self.limit_s, self.hub, None
-        gone = RunFailed(0, HUB_GONE)
+        gone = RunFailed(self.numbers.index(hub) if hub in self.numbers else 0, HUB_GONE)
         self.hub = HUB
         self.control.hang_up(0.0)  # half a message may have been its end: the hub is to notice
         steps = hear(self.first.rank, self.numbers if self.doors and self.made else [], hub)
@@ -333,32 +333,13 @@ class Ties:
             while True:
                 match steps.send(answer):
                     case AskHub(number):
-                        answer = self._ask(number, end)
+                        answer = self._of_hub(number, end, partial(self._verdict, end))
                     case OpenHub(numbers):
                         with contextlib.suppress(TransportError):  # shrink says so
                             self.open(numbers, gone)
         except StopIteration as heard:
             said = heard.value or gone
         return RankFailedError(said.rank, said.cause)
-
-    def _ask(self, hub: int, end: float) -> RunFailed | Missed:
-        """The hub of that number what the verdict is, which is to answer by `end`."""
-        while (now := time.monotonic()) < end:
-            try:
-                if self.hub != hub:
-                    self._connect(hub, end - now)
-                select.select([self.control], [], [], max(0.0, end - time.monotonic()))
-                self.control.check()
-            except RankFailedError as said:
-                return RunFailed(said.rank, said.cause)
-            except BlockingIOError:
-                break
-            except (EOFError, ConnectionResetError, BrokenPipeError, RefusedError, HubLostError):
-                self.hub = HUB  # it has not noticed yet that the last connection has ended, or ends itself
-                time.sleep(RETRY_S)
-            except OSError:
-                return Missed.GONE
-        return Missed.LATE
 
     def tend(self, verdict: RankFailedError) -> None:
         """After that, until this rank goes on: the others are to hear it here, too, if the hub is gone and they have
@@ -374,30 +355,46 @@ class Ties:
 
     def call(self, hub: int, without: list[int], end: float) -> Regroup | Missed:
         """Of the hub of that number, which is to answer by `end`."""
+        said: Regroup | Missed = self._of_hub(hub, end, partial(self._next_group, without, end))
+        return said
+
+    def _of_hub(self, hub: int, end: float, ask: Callable[[], Any]) -> Any:
+        """What the hub of that number answers by `end`, connected with now or before; else `Missed`."""
         try:
             if self.hub != hub:
                 self._connect(hub, max(GRACE_S, end - time.monotonic()))
-            self._heard(time.monotonic())  # the others may have gone on already
-            if self.control.regrouped is None:
-                left = max(GRACE_S, end - time.monotonic())
-                self.control.tell(Shrink(left, without))
-                self._heard(time.monotonic() + left + GRACE_S)
-            said, self.control.regrouped = self.control.regrouped, None
-            if said is None:
-                self.hub = HUB
-                self.control.hang_up(0.0)  # it is not to count on this rank any more
-            return said or Missed.LATE
+            return ask() or Missed.LATE
         except BlockingIOError:
             return Missed.LATE
         except (EOFError, ConnectionResetError, BrokenPipeError, RefusedError, HubLostError):
             self.hub = HUB
             time.sleep(RETRY_S / 10)  # the hub may not have noticed yet that the last connection has ended
-            return Missed.LOST if time.monotonic() < end else Missed.LATE
         except OSError as error:
             if isinstance(error, ConnectionRefusedError | TimeoutError) or error.errno == errno.EHOSTUNREACH:
                 return Missed.GONE
             time.sleep(RETRY_S)  # it has not been asked: this machine has no way there, or no descriptor left
-            return Missed.LOST if time.monotonic() < end else Missed.LATE
+        return Missed.LOST if time.monotonic() < end else Missed.LATE
+
+    def _verdict(self, end: float) -> RunFailed | None:
+        try:
+            while (left := end - time.monotonic()) > 0:
+                select.select([self.control], [], [], left)
+                self.control.check()
+        except RankFailedError as said:
+            return RunFailed(said.rank, said.cause)
+        return None
+
+    def _next_group(self, without: list[int], end: float) -> Regroup | None:
+        self._heard(time.monotonic())  # the others may have gone on already
+        if self.control.regrouped is None:
+            left = max(GRACE_S, end - time.monotonic())
+            self.control.tell(Shrink(left, without))
+            self._heard(time.monotonic() + left + GRACE_S)
+        said, self.control.regrouped = self.control.regrouped, None
+        if said is None:
+            self.hub = HUB
+            self.control.hang_up(0.0)  # it is not to count on this rank any more
+        return said
 
     def _heard(self, until: float) -> None:
         """Hear of the next group, until then; the verdict is known."""

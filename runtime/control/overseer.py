@@ -32,7 +32,7 @@ from optcc.runtime.control.connecting import (
     read_frame,
 )
 from optcc.runtime.control.door import Admission, Door, listening
-from optcc.runtime.control.judgement import CUT, GRACE_S, Hub, has_closed
+from optcc.runtime.control.judgement import GRACE_S, Hub, has_closed
 from optcc.runtime.control.rendezvous import Membership, listening_address
 from optcc.runtime.errors import RankFailedError, TransportError
 from optcc.runtime.forks import own
@@ -88,7 +88,7 @@ class Overseer:
     Ranks come through `door`, where there is one, or are connected by `attach`; they have `within_s` seconds.
 
     door : where it listens for ranks that others start; its port 0: any that is free, see `address`
-    obituary : called with a rank that has hung up, says how it ended; None: nobody knows
+    obituary : called with a rank that has hung up until it says how that ended, FAREWELL_S at most
     commands : it is a command's, which reads `news`, and says itself what has failed
     lives : whether the process of one that is not connected is there, as far as can be told; called from several
         threads; None: nobody can tell
@@ -101,7 +101,7 @@ class Overseer:
         door: Door | None,
         within_s: float,
         *,
-        obituary: Callable[[int], str] = lambda rank: CUT,
+        obituary: Callable[[int], str | None] = lambda rank: Gone().cause,
         commands: bool = False,
         lives: Callable[[int], bool] | None = None,
         numbers: Sequence[int] | None = None,
@@ -116,15 +116,15 @@ class Overseer:
         self._ranks, self._door, self._within_s, self._commands = range(ranks), door, within_s, commands
         self.news: SimpleQueue[tuple[int, Json] | RunFailed | None] = SimpleQueue()
         """What ranks report, with the rank; None once all ranks are there; the verdict."""
-        self.lives = lives
+        self.lives, self._obituary = lives, obituary
         self._journals: dict[int, RankJournal] = {}
         self._saw: dict[int, str] = {}
+        self._disbelieved: set[int] = set()  # who has sent nonsense, until it comes again
         self._failed_at = 0.0
         self.hub = Hub(
             numbers or self._ranks,
             self.say,
             time.monotonic() + within_s,
-            obituary=obituary,
             absence=self._absence,
             report=self._note,
             **follows,
@@ -229,7 +229,7 @@ class Overseer:
 
     async def _main(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._inbox: asyncio.Queue[tuple[int, FromRank | Joined | Gone] | None] = asyncio.Queue()
+        self._inbox: asyncio.Queue[tuple[int, FromRank | Joined | Gone | MessageError] | None] = asyncio.Queue()
         self._loop.set_exception_handler(_unheard)
         if self._door and self._listener:
             admission = Admission(self._listener, self._door, len(self._ranks), self._lines, self._admit)
@@ -268,8 +268,15 @@ class Overseer:
         """Have it look."""
         self._inbox.put_nowait(None)
 
-    def _take(self, rank: int, message: FromRank | Joined | Gone) -> None:
+    def _take(self, rank: int, message: FromRank | Joined | Gone | MessageError) -> None:
         match message:
+            case Joined():
+                self._disbelieved.discard(rank)
+            case _ if rank in self._disbelieved:
+                return
+            case MessageError():
+                self._nonsense(rank, message)
+                return
             case RankJournal():
                 self._journals[rank] = message
             case Saw(text):
@@ -282,8 +289,9 @@ class Overseer:
     def _nonsense(self, rank: int, error: MessageError) -> None:
         log.warning("rank %d has sent nonsense: %s", rank, error)
         cause = TAMPERED if isinstance(error, TamperedError) else f"has sent nonsense: {error}"
-        self._inbox.put_nowait((rank, Broken(cause)))
-        self._inbox.put_nowait((rank, Gone()))
+        self._disbelieved.add(rank)  # whatever it still says
+        for said in (Broken(cause), Gone()):
+            self.hub.take(rank, said, time.monotonic())
 
     def _ask(self, lives: Callable[[int], bool], numbers: Sequence[int]) -> None:
         """Which of these do not live, in threads of their own, side by side: one whose machine says nothing has its
@@ -344,12 +352,15 @@ class Overseer:
                 else:
                     self._inbox.put_nowait((rank, message))
         except MessageError as error:
-            self._nonsense(rank, error)
+            self._inbox.put_nowait((rank, error))  # behind what was believed
             with contextlib.suppress(OSError):
                 while await reader.read(1 << 16):
                     pass  # it is believed no more, and still told the verdict
         except (OSError, asyncio.IncompleteReadError):
-            self._inbox.put_nowait((rank, Gone()))
+            until = time.monotonic() + FAREWELL_S
+            while (cause := self._obituary(rank)) is None and time.monotonic() < until:
+                await asyncio.sleep(LOOK_S / 10)
+            self._inbox.put_nowait((rank, Gone(cause or "closed its control connection")))
         finally:
             del self._lines[rank]
             writer.close()
