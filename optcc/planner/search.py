@@ -121,10 +121,18 @@ def try_depths(
             fastest = min(tried.values(), key=lambda one: one.time_s, default=None)
             if fastest is None or fastest.time_s > best_s:
                 break
-            for recipe in change(fastest.recipe):
-                if recipe not in seen:
+            for way in change(fastest.recipe):
+                time_s = fastest.time_s
+                for recipe in way:
+                    if recipe in seen:
+                        break
                     seen.add(recipe)
-                    attempt(max(tried) + 1, recipe)
+                    made_s = attempt(max(tried) + 1, recipe)
+                    if made_s >= time_s:
+                        break
+                    time_s = made_s
+                if time_s < fastest.time_s:
+                    break
         return list(tried.values())
     if not costs.per_chunk:  # deeper is never slower, and hardly faster
         most = min(most, offer.guess or DEFAULT_SEGMENTS)

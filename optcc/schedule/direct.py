@@ -328,23 +328,30 @@ class Form:
         """A recipe of each number."""
         return [self.at(number) for number in self.numbers]
 
-    def near(self) -> list[Callable[[DirectExchange], list[DirectExchange]]]:
+    def near(self) -> list[Callable[[DirectExchange], list[list[DirectExchange]]]]:
         """What else is tried beside the fastest: other growths, costs and margins, and numbers of steps near its."""
 
-        def changed(recipe: DirectExchange, name: str, factors: Sequence[Fraction]) -> list[DirectExchange]:
+        def changed(
+            recipe: DirectExchange, name: str, ways: Sequence[Sequence[Fraction]]
+        ) -> list[list[DirectExchange]]:
             base = int(name == "growth")  # what is beyond 1 changes
-            values = [base + (getattr(recipe, name) - base) * factor for factor in factors]
-            if name == "chunk" and recipe.steps != NoneStarves.name:
-                values = [value for value in values if value <= MOST_LOST]
-            fields: list[dict[str, Any]] = [{name: Fraction(round(value * PARTS), PARTS)} for value in values]
-            return self._fitting(replace(recipe, **each) for each in fields)
+            found = []
+            for factors in ways:
+                values = [base + (getattr(recipe, name) - base) * factor for factor in factors]
+                if name == "chunk" and recipe.steps != NoneStarves.name:
+                    values = [value for value in values if value <= MOST_LOST]
+                fields: list[dict[str, Any]] = [{name: Fraction(round(value * PARTS), PARTS)} for value in values]
+                found.append(self._fitting(replace(recipe, **each) for each in fields))
+            return found
 
-        def other_numbers(recipe: DirectExchange) -> list[DirectExchange]:
-            every = (recipe.segments + more for more in (-4, -2, -1, 1, 2, 4))
-            return self._fitting(replace(recipe, segments=max(1, number)) for number in every)
+        def other_numbers(recipe: DirectExchange) -> list[list[DirectExchange]]:
+            return [
+                self._fitting(replace(recipe, segments=max(1, recipe.segments + more)) for more in way)
+                for way in ((-1, -2, -4), (1, 2, 4))
+            ]
 
-        found: list[Callable[[DirectExchange], list[DirectExchange]]] = [
-            partial(changed, name=name, factors=factors) for name, factors in NEARBY.items()
+        found: list[Callable[[DirectExchange], list[list[DirectExchange]]]] = [
+            partial(changed, name=name, ways=ways) for name, ways in NEARBY.items()
         ]
         found.append(other_numbers)
         if len(self.numbers) <= TRIES // 3:  # each takes long
