@@ -287,7 +287,8 @@ def costs_s(bound: JSON, base: Fraction) -> Fraction:
     n, which = int(bound["size"]), [at[name] for name in names]
     if cert["kind"] == "starving-pair":
         require(not gpus and len(names) == 2, "a pair of other servers")
-        return pair_s([servers[s] for s in which], n, Fraction(cert["direct"]), a, o)
+        prices = [Fraction(cert["weight"]), *map(Fraction, cert["levels_s_exact"])]
+        return pair_s([servers[s] for s in which], n, prices, a, o)
     way = cert["direction"]
     own, others = servers[which[0]], [server for server in servers if server["name"] != names[0]]
     if cert["kind"] == "postal":
@@ -295,21 +296,29 @@ def costs_s(bound: JSON, base: Fraction) -> Fraction:
     if cert["kind"] == "one-hop":
         rates = [rate for nic in own["nics"] if (rate := Fraction(nic[way]))]
         return a + one_hop_s(Fraction(cert["span_s_exact"]), rates, n, len(others), a, o)
-    require(cert["kind"] == "cut", "unknown costs")
+    require(cert["kind"] in ("cut", "together"), "unknown costs")
     rates = [rate for nic in own["nics"] if (rate := Fraction(nic[way]))]
-    losses = [Fraction(loss) for loss in cert["losses_s_exact"]]
-    ranks, fastest = Fraction(sum(server["gpus"] for server in others) if gpus else len(others)), Fraction(0)
+    ranks, outside = Fraction(sum(server["gpus"] for server in others) if gpus else len(others)), list[Fraction]()
     for server in others:
-        each = dict[int, Fraction]()
+        each = dict[int, Fraction]() if not gpus else dict.fromkeys(range(server["gpus"]), Fraction(0))
         for nic in nics_of([server]).values():
             gpu = nic["rank"][1] if gpus else 0
             each[gpu] = each.get(gpu, Fraction(0)) + Fraction(nic[way])
-        fastest = max(fastest, max(each.values()) + (Fraction(server["nvlink_rate"]) if gpus else 0))
-    work, kept = n / sum(rates, Fraction(0)), 1 - 1 / ranks
-    require(len(losses) == len(rates), "losses of other NICs")
-    for rate, loss in zip(rates, losses, strict=True):
-        check_loss(loss, max(Fraction(0), work - a / ranks), o, max(Fraction(2), 1 + fastest / rate), kept)
-    lost = sum((rate * loss for rate, loss in zip(rates, losses, strict=True)), Fraction(0)) / sum(rates, Fraction(0))
+        outside += [rate + (Fraction(server["nvlink_rate"]) if gpus else 0) for rate in each.values()]
+    work, kept, total = n / sum(rates, Fraction(0)), 1 - 1 / ranks, sum(rates, Fraction(0))
+    span = max(Fraction(0), work - a / ranks)
+    if cert["kind"] == "together":
+        require(len(set(rates)) == 1 and kept, "NICs of several rates, or one other rank")
+        # A larger multiple proves less: rounded up to 1/1024, at least 2.
+        kappa = max(Fraction(2), Fraction(math.ceil(1024 * sum(outside) / (total * (ranks - 1))), 1024))
+        lost = Fraction(cert["loss_s_exact"])
+        check_loss_together(lost, span, o, len(rates), kappa, kept)
+    else:
+        losses = [Fraction(loss) for loss in cert["losses_s_exact"]]
+        require(len(losses) == len(rates), "losses of other NICs")
+        for rate, loss in zip(rates, losses, strict=True):
+            check_loss(loss, span, o, max(Fraction(2), 1 + max(outside) / rate), kept)
+        lost = sum((rate * loss for rate, loss in zip(rates, losses, strict=True)), Fraction(0)) / total
     return a + o + min(ranks * work, work + kept * a) + lost
 
 
@@ -329,20 +338,49 @@ def check_loss(loss: Fraction, span: Fraction, o: Fraction, c: Fraction, kept: F
         chunks += 1
 
 
-def pair_s(pair: list[JSON], n: int, direct: Fraction, a: Fraction, o: Fraction) -> Fraction:
-    """starving-pair.md: the smaller of what ports need and what waiting for whole chunks takes."""
+def check_loss_together(
+    loss: Fraction, span: Fraction, o: Fraction, nics: int, kappa: Fraction, kept: Fraction
+) -> None:
+    """No number of chunks of all NICs that lose less fills the span (chunk-costs.md, statement 3).
+
+    The times left before chunks, the least first, are b[1..chunks], then `nics` times the span. For each i from 0 on
+    b[i+1] + ... + b[i+nics] <= nics s + o i + nics kappa b[i]. Each of these is weighted so that b[1..chunks] cancel.
+    """
+    require(loss >= 0 and (not loss or o), "a loss without a reason")
+    chunks = 0
+    while o * chunks < nics * loss:
+        s = (loss - o * chunks / nics) / kept
+        weight, right, spans = list[Fraction](), Fraction(0), Fraction(0)
+        for i in range(chunks + 1):
+            weight.append(sum(weight[max(0, i - nics) :], Fraction(0)) / (nics * kappa) if i else Fraction(1))
+            right += weight[i] * (nics * s + o * i)
+            spans += weight[i] * sum(1 for place in range(i + 1, i + nics + 1) if place > chunks)
+        require(right <= spans * span, "a loss that is too large")
+        chunks += 1
+
+
+def pair_s(pair: list[JSON], n: int, prices: list[Fraction], a: Fraction, o: Fraction) -> Fraction:
+    """starving-pair.md: a mean of what ports need and of what waiting for whole chunks takes, at these prices."""
     rates = [{Fraction(nic[way]) for nic in s["nics"] for way in ("out", "in")} - {Fraction(0)} for s in pair]
     dead = [Fraction(nic["out"]) != Fraction(nic["in"]) for s in pair for nic in s["nics"]]
-    require(len(rates[0] | rates[1]) == 1 and not any(dead) and 0 <= direct <= 1, "NICs of a pair differ")
-    cuts = [n / rate for rate in live(pair, "out")]
-    waits = Fraction(0)
-    for x in cuts:
-        work = (1 - direct) * x
-        m = (math.isqrt(4 * math.ceil(2 * work / o)) + 1) // 2 if o else 0  # the least with m(m+1) >= 2 work/o
-        if m:
-            level, squares = work / m + o * (m + 1) / 2, Fraction(m * (m + 1) * (2 * m + 1), 6)
-            waits += (m * level**2 - o**2 * squares) / 2 / x
-    return min(n * (2 + direct) / sum(live(pair, "out")), sum(cuts, Fraction(0)) / 2 + waits + (2 - direct) * a)
+    weight, *levels = prices
+    require(len(rates[0] | rates[1]) == 1 and not any(dead), "NICs of a pair differ")
+    require(len(levels) == 2 and min(prices) >= 0 and weight < 1, "a weight or level out of range")
+    cuts, once = [n / rate for rate in live(pair, "out")], n / sum(live(pair, "out"), Fraction(0))
+    price, saved = weight / (1 - weight) * o * once, Fraction(0)
+    for x, level in zip(cuts, levels, strict=True):
+        require(o or not level, "a level where chunks cost nothing")
+        # Chunks i = 1, 2, ... count (level - o i)^2/2 - price each, as long as that is positive.
+        m = math.isqrt(math.floor(2 * price / o**2)) if level else 0  # level - o i is more than m o, or is not counted
+        m = max(0, math.floor(level / o) - m) if level else 0
+        while m and (level - o * m) ** 2 <= 2 * price:
+            m -= 1
+        saved += sum(((level - o * i) ** 2 / 2 - price for i in range(1, m + 1)), Fraction(0)) / x
+    ends = []
+    for direct in (0, 1):
+        waits = sum(cuts, Fraction(0)) / 2 + sum(levels, Fraction(0)) * (1 - direct) - saved + (2 - direct) * a
+        ends.append(weight * (a + once * (2 + direct)) + (1 - weight) * waits)
+    return min(ends)
 
 
 def postal_s(arrivals: JSON, own: list[int], others: list[int], a: Fraction, o: Fraction) -> Fraction:

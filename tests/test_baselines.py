@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 import optcc
 from optcc.errors import InputError, VerifyError
+from optcc.planner.search import packets_s
 from optcc.schedule.baselines import BASELINES, OptccPaper, R2cc, nccl_tree, optcc_published, r2cc
 from optcc.schedule.columns import Schedule, Stage
 from optcc.schedule.nccl_tree import NcclTree
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.recipe import Costs, Recipe
 from optcc.schedule.ring import NicSpread, PlainRing, channels
 from optcc.study import rivals
 from optcc.study.evaluation import ALPHA
@@ -520,7 +521,8 @@ def published_form(bound: optcc.Bound, recipe: Any, off: float = 1) -> float:
 def test_optcc_as_published_is_near_its_closed_form_where_nothing_costs(dead: int) -> None:
     cluster = straggler(8, dead)
     share = optcc_published(cluster, 1).nested  # the form is of this reading
-    every = [each for each in rivals.best("optcc-published", cluster, 2**30, **FREE) if isinstance(each, OptccPaper)]
+    found = rivals.best("optcc-published", cluster, 2**30, **FREE)
+    every = [way.recipe for way in found if isinstance(way.recipe, OptccPaper)]
     recipe = next(each for each in every if each.nested == share)
     bound = optcc.lower_bound(cluster, 2**30)
 
@@ -555,10 +557,25 @@ def test_the_best_is_no_slower_than_what_was_tried() -> None:
 
     for name in NAMES:
         found = rivals.best(name, cluster, 2**28, **costs)
-        best = time_s(found[0])
-        assert [time_s(recipe) for recipe in found] == sorted(time_s(recipe) for recipe in found)
+        best = time_s(found[0].recipe)
+        assert [time_s(way.recipe) for way in found] == sorted(way.time_s for way in found)
         every = [time_s(make(name, cluster, k)) for make in (rivals.in_stripes, rivals.in_channels) for k in (1, 4, 16)]
         assert best <= min(every) < max(every)
+
+
+@pytest.mark.parametrize("name", ["r2cc", "optcc-published"])
+def test_the_best_with_jitter_is_chosen_with_it(name: str) -> None:
+    """No slower than the best without jitter, nor than its neighbours."""
+    cluster, costs = straggler(4, 1), Costs(Fraction(5, 10**6), Fraction(1, 10**6), 0.1)
+    ways = rivals.best(name, cluster, 2**28, alpha=costs.alpha, per_chunk=costs.per_chunk)
+
+    def time_s(recipe: Recipe) -> float:
+        return packets_s(recipe.lower(cluster, 2**28), costs)
+
+    chosen = time_s(rivals.best_with_jitter(name, cluster, 2**28, ways, costs))
+    near = [rivals.DEPTHS[way.place + step] for way in ways[:1] for step in (-1, 1)]
+    every = [time_s(way.recipe) for way in ways] + [time_s(ways[0].make(name, cluster, depth)) for depth in near]
+    assert chosen <= min(every) < max(every)
 
 
 def test_both_readings_of_optcc_as_published_are_tried() -> None:
@@ -577,7 +594,7 @@ def test_r2cc_is_searched_wider() -> None:
     assert {each.chunks for each in tried if isinstance(each, R2cc)} == {4, 8, 16, 32, 64}
     assert len({each.tail for each in tried if isinstance(each, R2cc)}) == 4
     found = rivals.best("r2cc", cluster, 2**28, **costs)
-    assert {rivals.way_of(each) for each in found} == {"stripes", "channels"}
+    assert {rivals.way_of(each.recipe) for each in found} == {"stripes", "channels"}
 
 
 # NCCL's Tree: its trees (tests/test_rank_advice.py), its loads, and where the slow server stands.

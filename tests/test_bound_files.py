@@ -197,8 +197,9 @@ def test_the_example_refuses_forged_numbers(name: str) -> None:
     places += [("costs", "certificate", "bound_with_costs_s_exact")]
     if "arrivals" in costs:
         places += [("costs", "certificate", "arrivals", 0, "servers")]
-    places += [("costs", "certificate", name) for name in ("server", "direct") if name in costs]
-    places += [("costs", "certificate", "losses_s_exact", 0)] if "losses_s_exact" in costs else []
+    places += [("costs", "certificate", name) for name in ("server", "weight", "loss_s_exact") if name in costs]
+    lists = ("losses_s_exact", "levels_s_exact")
+    places += [("costs", "certificate", name, 0) for name in lists if name in costs]
     if name == "at-once":
         places += [("certificate", "collective")]
     for part in ("certificate", "fault_free"):

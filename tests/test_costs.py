@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
@@ -23,9 +24,9 @@ from optcc.schedule.assemble import TemplateRow, assemble
 from optcc.schedule.routes import Routes
 from optcc.simulation.simulator import Receivers
 from optcc.theory import check_bound_with_costs, lower_bound
-from optcc.theory.bound_check import check_loss
-from optcc.theory.bound_costs import least_loss
-from optcc.values.bound import BoundWithCosts, CutCosts, FluidCosts, PairCosts
+from optcc.theory.bound_check import check_loss, check_loss_together
+from optcc.theory.bound_costs import least_loss, least_loss_together, multiple
+from optcc.values.bound import BoundWithCosts, CutCosts, FluidCosts, PairCosts, TogetherCosts
 from optcc.values.cluster import Cluster, Nic, Server
 from tests.conftest import clusters, degraded
 from tests.effort import examples
@@ -166,6 +167,75 @@ def test_no_port_carries_more_whatever_its_chunks(alpha: float, ratio: float, q:
     check_loss(loss, Fraction(span), Fraction(1), c, kept)
     with pytest.raises(CertificateError, match="chunks lose less"):
         check_loss(loss + Fraction(1, 10**9), Fraction(span), Fraction(1), c, kept)
+
+
+def most_together(span: float, alpha: float, kappa: float, q: int, order: tuple[int, ...], soon: int) -> float | None:
+    """The most bytes of first sends, of all bytes that NICs send in `span` + alpha + 1, in units of o and of a NIC's
+    rate; None: too many chunks.
+
+    order : the NIC of each chunk, in the order in which they end; after the first `soon` of these nothing is passed on
+    kappa : the rate of all others over the server's, over q - 1
+    A linear program in the times of each chunk's bytes, those of them that go first, and of its end.
+    """
+    m, nics = len(order), max(order) + 1
+    last, limit = span + alpha + 1, np.zeros(3 * m)
+    rows, limits = list[Any](), list[float]()
+
+    def at_most(parts: Mapping[int, float], value: float) -> None:
+        row = limit.copy()
+        for place, factor in parts.items():
+            row[place] += factor
+        rows.append(row)
+        limits.append(value)
+
+    for i, nic in enumerate(order):
+        before = [j for j in range(i) if order[j] == nic]
+        at_most({i: 1, 2 * m + i: -1} | ({2 * m + before[-1]: 1} if before else {}), -1)  # one after the other
+        at_most({m + i: 1, i: -1}, 0)
+        at_most({2 * m + i: 1}, last)
+        if i:
+            at_most({2 * m + i - 1: 1, 2 * m + i: -1}, 0)
+        # Late: chunks from i on. q times the first sends are passed on, by chunks of the server or by others.
+        late = {m + j: float(q) for j in range(i, m)} | dict.fromkeys(range(i, m), -1.0)
+        passed = (q - 1) * kappa * nics if i < soon else 0.0
+        at_most(late | {2 * m + i: passed}, passed * span)
+    first = np.concatenate([np.zeros(m), np.ones(m), np.zeros(m)])
+    found = linprog(-first, A_ub=np.array(rows), b_ub=limits, bounds=[(0, None)] * (3 * m))
+    return -found.fun / nics if found.status == 0 else None
+
+
+@pytest.mark.parametrize(("alpha", "kappa", "q"), [(0, 2.5, 3), (3, 2, 7), (2, 4, 2)])
+@pytest.mark.parametrize(("span", "nics"), [(3.0, 2), (9.0, 2), (25.0, 1)])
+def test_no_nics_together_carry_more_whatever_their_chunks(
+    alpha: float, kappa: float, q: int, span: float, nics: int
+) -> None:
+    """In units of o: of all orders of a few chunks the best carries exactly what the proof says."""
+    kept, k = 1 - Fraction(1, q), Fraction(kappa)
+    loss = least_loss_together(Fraction(span), Fraction(1), nics, k, kept)
+    limit, best = span + alpha / q - float(loss), 0.0
+    for m in range(nics, 6):
+        for order in product(range(nics), repeat=m):
+            if order[0] == 0 and len(set(order)) == nics:
+                for soon in range(m + 1):
+                    best = max(best, most_together(span, alpha, kappa, q, order, soon) or 0.0)
+    assert best <= limit + 1e-6
+    assert best >= limit - 1e-6 or nics * (loss + 1) > 6  # more chunks than were tried
+    check_loss_together(loss, Fraction(span), Fraction(1), nics, k, kept)
+    with pytest.raises(CertificateError, match="lose less"):
+        check_loss_together(loss + Fraction(1, 10**9), Fraction(span), Fraction(1), nics, k, kept)
+
+
+def test_losses_together_by_hand() -> None:
+    """One NIC: 10 = 4 b with b = s, and one chunk more: b = s, 10 = s + 1 + 4 b, s = 9/5."""
+    o, kept = Fraction(1), Fraction(1, 2)
+    assert least_loss_together(Fraction(10), o, 1, Fraction(4), kept) == 1 + Fraction(9, 10)
+    # Two NICs, a chunk of one of them: b + 10 = 2 s, 20 = 2 s + 1 + 8 b.
+    s = (Fraction(20) + 8 * 10 - 1) / 18
+    assert least_loss_together(Fraction(10), o, 2, Fraction(4), kept) <= Fraction(1, 2) + kept * s
+    assert least_loss_together(Fraction(10), Fraction(0), 2, Fraction(4), kept) == 0
+    assert least_loss_together(Fraction(-1), o, 2, Fraction(4), kept) == 0
+    assert multiple(Fraction(4), Fraction(28), 4) == Fraction(7, 3) + Fraction(2, 3 * 1024)  # rounded up to 1/1024
+    assert multiple(Fraction(4), Fraction(1), 4) == 2
 
 
 def test_losses_by_hand() -> None:
@@ -347,16 +417,23 @@ def forgeries(found: BoundWithCosts) -> list[BoundWithCosts]:
             replace(cert, server=9),
             FluidCosts(),
         ]
+    elif isinstance(cert, TogetherCosts):
+        forged = [replace(cert, loss=loss) for loss in (cert.loss + more, cert.loss / 2, -cert.loss)]
+        forged += [replace(cert, server=server) for server in (1, -1, 9)]
+        forged += [CutCosts(0, "out", (cert.loss,) * 4), FluidCosts()]
     elif isinstance(cert, PairCosts):
         forged = [replace(cert, servers=servers) for servers in ((0, 0), (0, 2), (0, 9), (-1, 0))]
-        forged += [replace(cert, direct=direct) for direct in (Fraction(-1), Fraction(2), cert.direct / 2)]
+        forged += [replace(cert, weight=weight) for weight in (Fraction(-1), Fraction(1), Fraction(2), cert.weight / 2)]
+        forged += [replace(cert, levels=(level, cert.levels[1])) for level in (-cert.levels[0], 2 * cert.levels[0])]
     else:
-        forged = [CutCosts(0, "out", (Fraction(0),)), PairCosts((0, 1), Fraction(1, 2))]
+        forged = [CutCosts(0, "out", (Fraction(0),)), PairCosts((0, 1), Fraction(1, 2), (Fraction(0), Fraction(0)))]
     return claims + [replace(found, certificate=one) for one in forged]
 
 
 @pytest.mark.parametrize(
-    "cluster", [lacking(4, 2), lacking(4, 4, 3), lacking(5, 4, 2, 2)], ids=["fluid", "cut", "pair"]
+    "cluster",
+    [lacking(4, 2), lacking(4, 4, 3), lacking(4, 8, 4), lacking(5, 4, 2, 2)],
+    ids=["fluid", "cut", "together", "pair"],
 )
 def test_forged_certificates_are_refused(cluster: Cluster) -> None:
     found = bound(cluster, 10**9, 5 * US, US)

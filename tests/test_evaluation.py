@@ -439,7 +439,7 @@ def test_jitter_is_the_mean_of_its_draws_in_the_way_that_is_fastest_with_it() ->
     assert much == compute(cluster, (replace(base, jitter=0.3),))[0]
     own = replace(base, algorithm=OPTCC, jitter=0.3)
     (found,) = compute(cluster, (own,))
-    schedule = optcc.plan(cluster, 64 * MIB, alpha=ALPHA, per_chunk=PER_CHUNK).schedule()
+    schedule = optcc.plan(cluster, 64 * MIB, alpha=ALPHA, per_chunk=PER_CHUNK, jitter=0.3).schedule()
     draws = [
         optcc.simulate(schedule, alpha=ALPHA, per_chunk=PER_CHUNK, receivers="packets", jitter=0.3, seed=seed).time_s
         for seed in JITTER_SEEDS

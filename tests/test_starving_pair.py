@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -25,7 +26,7 @@ from optcc.schedule.assemble import TemplateRow, assemble, even_cuts
 from optcc.schedule.routes import Routes
 from optcc.simulation.simulator import Receivers
 from optcc.theory import lower_bound
-from optcc.theory.bound_costs import chunked, ports_s, starving_pair_s, waiting_s
+from optcc.theory.bound_costs import pair_prices, pair_s, spared, starving_pair_s
 from optcc.values.cluster import Cluster, Fabric
 from tests.effort import examples
 
@@ -44,6 +45,54 @@ def lacking(servers: int, nics: int, *dead: int, rails: bool = False) -> Cluster
 
 
 # The least of sum x_i^2/2 + o i x_i
+
+
+def chunked(work_s: Fraction, per_chunk: Fraction) -> Fraction:
+    """G(X) of the proof, by its formula: m chunks with m(m-1)/2 o < X <= m(m+1)/2 o. Seconds squared."""
+    if not work_s or not per_chunk:
+        return Fraction(0)
+    chunks = (math.isqrt(4 * math.ceil(2 * work_s / per_chunk)) + 1) // 2
+    level = work_s / chunks + per_chunk * (chunks + 1) / 2
+    squares = Fraction(chunks * (chunks + 1) * (2 * chunks + 1), 6)
+    return (chunks * level**2 - per_chunk**2 * squares) / 2
+
+
+def ports_s(rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction) -> Fraction:
+    """(a) of the proof without costs: what ports of A and B need if so many elements are direct, each way. Seconds."""
+    return nbytes * (2 + direct) / sum(rates)
+
+
+def waiting_s(
+    rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction, alpha: Fraction, per_chunk: Fraction
+) -> Fraction:
+    """(b) of the proof if so many elements are direct from A to B. Seconds."""
+    cuts = [nbytes / rate for rate in rates]
+    waits = sum((chunked((1 - direct) * cut, per_chunk) / cut for cut in cuts), Fraction(0))
+    return sum(cuts, Fraction(0)) / 2 + waits + (2 - direct) * alpha
+
+
+@given(
+    level=st.fractions(0, 40, max_denominator=100),
+    o=st.fractions(Fraction(1, 20), 5, max_denominator=100),
+    price=st.fractions(0, 60, max_denominator=100),
+)
+def test_what_prices_spare_is_the_sum_of_all_that_gain(level: Fraction, o: Fraction, price: Fraction) -> None:
+    every = ((level - o * i) ** 2 / 2 - price for i in range(1, int(level / o) + 2) if level > o * i)
+    assert spared(level, o, price) == sum((gain for gain in every if gain > 0), Fraction(0))
+
+
+@pytest.mark.parametrize("chunks", [1, 2, 5, 9])
+@pytest.mark.parametrize("work", [1.0, 7.0, 60.0])
+@pytest.mark.parametrize("level", [2.0, 6.5, 14.0])
+def test_no_number_of_chunks_is_below_its_level(chunks: int, work: float, level: float) -> None:
+    """In units of o: sum x_i^2/2 + i x_i + mu over any chunks of sum X is at least L X - S(L)."""
+    x = cp.Variable(chunks, nonneg=True)
+    order = np.arange(1, chunks + 1)
+    program = cp.Problem(cp.Minimize(cp.sum_squares(x) / 2 + order @ x), [cp.sum(x) == work])
+    for mu in (0.0, 1.5, 10.0):
+        least = program.solve(solver=cp.CLARABEL) + mu * chunks
+        below = level * work - float(spared(Fraction(level), Fraction(1), Fraction(mu)))
+        assert least >= below - 1e-6
 
 
 @pytest.mark.parametrize(
@@ -253,19 +302,48 @@ def test_a_star_of_one_chunk_waits_as_long_as_without_direct_elements(alpha: Fra
 
 
 @given(direct=st.fractions(0, 1, max_denominator=10**6), costs=st.tuples(*[st.integers(0, 1000)] * 2))
-def test_either_term_alone_gives_no_better_bound(direct: Fraction, costs: tuple[int, int]) -> None:
-    """Whatever the direct fraction, the smaller term is a bound; the one returned is the largest of these."""
+def test_it_is_no_less_than_either_term_without_chunks_at_ports(direct: Fraction, costs: tuple[int, int]) -> None:
+    """Whatever the direct fraction, the smaller term is a bound; the one returned counts chunks at ports, too."""
     alpha, per_chunk = (cost * US for cost in costs)
     rates, nbytes = (Fraction(RATE), Fraction(2 * RATE)), 2**22
     least = bound(lacking(4, 4, 2, 3), nbytes, alpha, per_chunk)
     one = min(ports_s(rates, nbytes, direct), waiting_s(rates, nbytes, direct, alpha, per_chunk))
     assert one <= least * (1 + Fraction(1, 10**9))
-    low, high = Fraction(0), Fraction(1)  # and no larger than either term allows, exactly, nearer to where both meet
-    for _ in range(60):
-        middle = (low + high) / 2
-        falls = waiting_s(rates, nbytes, middle, alpha, per_chunk) >= ports_s(rates, nbytes, middle)
-        low, high = (middle, high) if falls else (low, middle)
-    assert least <= max(ports_s(rates, nbytes, high), waiting_s(rates, nbytes, high, alpha, per_chunk))
+
+
+@given(
+    weight=st.fractions(0, Fraction(9, 10), max_denominator=1000),
+    levels=st.tuples(*[st.integers(0, 3000)] * 2),
+    costs=st.tuples(st.integers(0, 1000), st.integers(1, 1000)),
+)
+def test_no_prices_give_a_better_bound(weight: Fraction, levels: tuple[int, int], costs: tuple[int, int]) -> None:
+    alpha, per_chunk = (cost * US for cost in costs)
+    rates, nbytes = (Fraction(RATE), Fraction(2 * RATE)), 2**22
+    one, two = (level * US for level in levels)
+    most = bound(lacking(4, 4, 2, 3), nbytes, alpha, per_chunk)
+    assert pair_s(rates, nbytes, (weight, (one, two)), alpha, per_chunk) <= most * (1 + Fraction(1, 10**6))
+
+
+def least_by_program(x: float, o: float, alpha: float, chunks: tuple[int, int]) -> float:
+    """The least time, by (a) and (b) alone, of two equal servers of cut time `x` whose ports send and receive so many
+    chunks: a convex program in the part of direct elements and the sizes of chunks."""
+    sizes, direct, time = [cp.Variable(count, nonneg=True) for count in chunks], cp.Variable(), cp.Variable()
+    waits = sum(cp.sum_squares(each) / 2 + o * np.arange(1, each.size + 1) @ each for each in sizes)
+    limits = [direct >= 0, direct <= 1, *(cp.sum(each) == (1 - direct) * x for each in sizes)]
+    limits += [time >= alpha + x * (1 + direct / 2) + o * sum(chunks) / 2]
+    limits += [time >= x + waits / x + (2 - direct) * alpha]
+    return float(cp.Problem(cp.Minimize(time), limits).solve(solver=cp.CLARABEL))
+
+
+@pytest.mark.parametrize(("x", "alpha"), [(30.0, 0.0), (30.0, 2.0), (100.0, 5.0)])
+def test_it_is_near_the_least_of_both_terms_together(x: float, alpha: float) -> None:
+    """In units of o; over all numbers of chunks, which the bound may take to be no whole numbers."""
+    rates, nbytes = (Fraction(1), Fraction(1)), int(x)
+    prices = pair_prices(rates, nbytes, Fraction(alpha), Fraction(1))
+    found = float(pair_s(rates, nbytes, prices, Fraction(alpha), Fraction(1)))
+    alike = min(least_by_program(x, 1, alpha, (count, count)) for count in range(2, 16))
+    mixed = min(least_by_program(x, 1, alpha, (count, count + 1)) for count in range(2, 16))
+    assert 0.99 * min(alike, mixed) <= found <= min(alike, mixed) + 1e-5
 
 
 def test_the_terms_of_unequal_servers_by_hand() -> None:

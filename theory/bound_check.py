@@ -12,7 +12,16 @@ import math
 from fractions import Fraction
 
 from optcc.errors import CertificateError
-from optcc.theory.bound_costs import growth, live_nics, live_rates, nic_rate, one_hop_bytes, outside_ranks, pair_s
+from optcc.theory.bound_costs import (
+    growth,
+    live_nics,
+    live_rates,
+    multiple,
+    nic_rate,
+    one_hop_bytes,
+    outside_ranks,
+    pair_s,
+)
 from optcc.theory.bounds import dearest, program_bound
 from optcc.values.bound import (
     LARGEST_GAP,
@@ -24,6 +33,7 @@ from optcc.values.bound import (
     PairCosts,
     PostalCosts,
     ProgramCertificate,
+    TogetherCosts,
     check_certificate,
     closed_form_s,
     in_words,
@@ -115,7 +125,7 @@ def check_bound_with_costs(cluster: Cluster, found: BoundWithCosts) -> None:
     cert, collective = found.certificate, getattr(found.bound.certificate, "collective", "allreduce")
     if not isinstance(cert, FluidCosts) and collective != "allreduce":
         raise CertificateError(f"a {cert.kind} certificate is about AllReduce alone, not {collective}")
-    if isinstance(cert, CutCosts):
+    if isinstance(cert, CutCosts | TogetherCosts):
         proved = _cut_s(cluster, found, cert)
     elif isinstance(cert, PairCosts):
         proved = _pair_s(cluster, found, cert)
@@ -132,23 +142,36 @@ def check_bound_with_costs(cluster: Cluster, found: BoundWithCosts) -> None:
         raise CertificateError("the parts do not sum to the bound")
 
 
-def _cut_s(cluster: Cluster, found: BoundWithCosts, cert: CutCosts) -> Fraction:
-    """The seconds that the certificate about one server proves."""
+def _cut_s(cluster: Cluster, found: BoundWithCosts, cert: CutCosts | TogetherCosts) -> Fraction:
+    """The seconds that a certificate about one server proves."""
     if not 0 <= cert.server < len(cluster.servers) or len(cluster.servers) < 2:
         raise CertificateError(f"certificate names server {cert.server}, the cluster has {len(cluster.servers)}")
     rates, q = live_rates(cluster.servers[cert.server], cert.direction), outside_ranks(cluster, cert.server)
-    if len(cert.losses) != len(rates) or not rates:
-        raise CertificateError(f"certificate has the losses of {len(cert.losses)} NICs, the server has {len(rates)}")
-    others = max(_rate(cluster, r, cert) for r, rank in enumerate(cluster.ranks) if rank.server != cert.server)
-    work = found.bound.nbytes / sum(rates, Fraction(0))
+    outside = [_rate(cluster, r, cert) for r, rank in enumerate(cluster.ranks) if rank.server != cert.server]
+    total, o = sum(rates, Fraction(0)), found.per_chunk
+    if not rates:
+        raise CertificateError(f"server {cert.server} has no NIC in this direction")
+    work = found.bound.nbytes / total
     span, kept = max(Fraction(0), work - found.alpha / q), 1 - Fraction(1, q)
-    for rate, loss in zip(rates, cert.losses, strict=True):
-        check_loss(loss, span, found.per_chunk, growth(rate, others), kept)
-    lost = sum((r * loss for r, loss in zip(rates, cert.losses, strict=True)), Fraction(0)) / sum(rates, Fraction(0))
-    return found.alpha + found.per_chunk + min(q * work, work + kept * found.alpha) + lost
+    if isinstance(cert, TogetherCosts):
+        if len(set(rates)) > 1:
+            raise CertificateError(f"the NICs of server {cert.server} are not all of one rate")
+        if q == 1:
+            raise CertificateError("nobody passes on what the server sends to the only other rank")
+        lost, kappa = cert.loss, multiple(total, sum(outside, Fraction(0)), q)
+        check_loss_together(lost, span, o, len(rates), kappa, kept)
+    else:
+        if len(cert.losses) != len(rates):
+            raise CertificateError(
+                f"certificate has the losses of {len(cert.losses)} NICs, the server has {len(rates)}"
+            )
+        for rate, loss in zip(rates, cert.losses, strict=True):
+            check_loss(loss, span, o, growth(rate, max(outside)), kept)
+        lost = sum((r * loss for r, loss in zip(rates, cert.losses, strict=True)), Fraction(0)) / total
+    return found.alpha + o + min(q * work, work + kept * found.alpha) + lost
 
 
-def _rate(cluster: Cluster, rank: int, cert: CutCosts) -> Fraction:
+def _rate(cluster: Cluster, rank: int, cert: CutCosts | TogetherCosts) -> Fraction:
     """What a rank passes on in that direction, over NICs and NVLink."""
     own = cluster.ranks[rank]
     nvlink = cluster.servers[own.server].nvlink_rate if cluster.gpu_ranks else Fraction(0)
@@ -174,6 +197,33 @@ def check_loss(loss: Fraction, span: Fraction, per_chunk: Fraction, c: Fraction,
         count += 1
 
 
+def check_loss_together(
+    loss: Fraction, span: Fraction, per_chunk: Fraction, nics: int, kappa: Fraction, kept: Fraction
+) -> None:
+    """Raise CertificateError if so many chunks of `nics` NICs together fill `span` seconds and lose less than `loss`.
+
+    Of G chunks, condition i = 0..G says that the K next greater of the times left, of which the last K are `span`, sum
+    to at most K s + o i + K kappa times the i-th, s = (loss - o G/K)/kept. Weights that leave nothing of all but the
+    last K times: those of condition i, from the last one back.
+    """
+    if loss < 0:
+        raise CertificateError(f"a loss of {loss} s")
+    if loss and not (kept and per_chunk):
+        raise CertificateError(f"a loss of {loss} s where chunks cost nothing, or nothing must be passed on")
+    count = 0
+    while per_chunk * count < loss * nics:
+        left = (loss - per_chunk * count / nics) / kept
+        weights = [Fraction(1)]
+        for time in range(1, count + 1):  # it stands on the left of conditions time - nics to time - 1
+            weights.append(sum(weights[max(0, time - nics) : time], Fraction(0)) / (nics * kappa))
+        room = sum((w * (nics * left + per_chunk * i) for i, w in enumerate(weights)), Fraction(0))
+        # Of the times from the count-th on, condition i has those that are at most nics places after it.
+        filled = sum((w * max(0, i + nics - count) for i, w in enumerate(weights)), Fraction(0)) * span
+        if room > filled:
+            raise CertificateError(f"{count} chunks of all NICs lose less than {loss} s")
+        count += 1
+
+
 def _pair_s(cluster: Cluster, found: BoundWithCosts, cert: PairCosts) -> Fraction:
     """The seconds that the certificate about two starving servers proves."""
     a, b = cert.servers
@@ -187,10 +237,10 @@ def _pair_s(cluster: Cluster, found: BoundWithCosts, cert: PairCosts) -> Fractio
     pair = cluster.servers[a], cluster.servers[b]
     if nic_rate(pair[0]) is None or nic_rate(pair[0]) != nic_rate(pair[1]):
         raise CertificateError(f"the live NICs of {pair[0].name} and {pair[1].name} are not all of one rate")
-    if not 0 <= cert.direct <= 1:
-        raise CertificateError(f"a direct fraction of {cert.direct}")
+    if not 0 <= cert.weight < 1 or min(cert.levels) < 0 or (max(cert.levels) and not found.per_chunk):
+        raise CertificateError(f"a weight of {cert.weight}, levels of {cert.levels} s")
     rates = pair[0].out_rate, pair[1].out_rate
-    return pair_s(rates, found.bound.nbytes, cert.direct, found.alpha, found.per_chunk)
+    return pair_s(rates, found.bound.nbytes, (cert.weight, cert.levels), found.alpha, found.per_chunk)
 
 
 def _postal_s(cluster: Cluster, found: BoundWithCosts, cert: PostalCosts) -> Fraction:

@@ -1,10 +1,11 @@
 """A lower bound on AllReduce time that knows latency and the cost of a chunk, for every cluster; exact.
 
-The largest of five, each a theorem about schedules of whole chunks in the simulator's model:
+The largest of six, each a theorem about schedules of whole chunks in the simulator's model:
 
 * any bound on bytes, and alpha and one chunk beside it, since no port works in the first or the last alpha;
 * one server, whose bytes leave (or enter) it in chunks that another rank passes on once whole: its last chunks must be
   small, hence many;
+* one server's NICs together, whose last chunks need the ports of all others together;
 * two starving servers: A and B, which need nearly all the time for their own bytes. What A sends for B by way of others
   waits for whole chunks twice; what A sends to B directly uses ports of both once more;
 * chunks of no bytes, which tell all servers of one, or one of all: what few bytes cost;
@@ -18,8 +19,9 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from fractions import Fraction
+from typing import Any
 
 from optcc.errors import InputError
 from optcc.simulation.faults import LONGEST_S
@@ -33,13 +35,14 @@ from optcc.values.bound import (
     PairCosts,
     Part,
     PostalCosts,
+    TogetherCosts,
 )
 from optcc.values.cluster import Cluster, Server
 
 TICKS_PER_S = 10**12
 """The simulator's clock counts picoseconds; costs are rounded to them as it does, so that both mean the same."""
-HALVINGS = 40
-"""Steps of the search for the direct fraction at which both terms meet; each of them gives a bound."""
+THIRDS = 60
+"""Steps of a search, each of which leaves two thirds: to 1e-10 of what is searched. Any place gives a bound."""
 
 
 def bound_with_costs(
@@ -47,7 +50,7 @@ def bound_with_costs(
 ) -> BoundWithCosts:
     """The least time at `alpha` per hop and `per_chunk` per chunk and port, in seconds; `bound` is that without costs.
 
-    Other collectives have the first of the five bounds only. Raises InputError for costs out of range.
+    Other collectives have the first of these bounds only. Raises InputError for costs out of range.
     """
     for name, seconds in (("--alpha", alpha), ("--per-chunk", per_chunk)):
         if not 0 <= seconds <= LONGEST_S:
@@ -121,6 +124,39 @@ def least_loss(span: Fraction, per_chunk: Fraction, c: Fraction, kept: Fraction)
     return least
 
 
+GRAIN = 1024
+"""Parts of 1 in which a multiple is rounded up, so that fractions stay short; at 1, bounds are 0.1 us lower."""
+
+
+def multiple(rate: Fraction, others: Fraction, ranks: int) -> Fraction:
+    """kappa: for how much more time a server may still have to send than is left to pass it on, on average over NICs.
+
+    rate : of all the server's NICs; others : of all NICs and NVLink of the `ranks` ranks that are not in it. Rounded up
+    to `GRAIN`, and at least 2, as a larger one gives a lower bound: so few counts of chunks need trying.
+    """
+    return max(Fraction(2), Fraction(math.ceil(GRAIN * others / (rate * (ranks - 1))), GRAIN))
+
+
+def least_loss_together(span: Fraction, per_chunk: Fraction, nics: int, kappa: Fraction, kept: Fraction) -> Fraction:
+    """E: the least of kept s + o G/K over G = 0, 1, ... chunks and s >= 0 that fill `span`, seconds.
+
+    per_chunk : o, seconds; nics : K; kept : 1 - 1/Q, from 0 to 1
+    G chunks fill at most sum w_i (K s + o i)/W, i = 0..G: each weight is the mean of the K before it over `kappa`, and
+    W counts the last K weights, the last one K times, the one before it K-1 times, and so on. Proof id chunk-costs.
+    """
+    if span <= 0 or not per_chunk:
+        return Fraction(0)
+    least, weights, step = kept * span, [Fraction(1)], per_chunk / nics
+    total, numbered = Fraction(1), Fraction(0)  # sums of w_i, of i w_i
+    while step * len(weights) < least:
+        weights.append(sum(weights[-nics:], Fraction(0)) / (nics * kappa))
+        count = len(weights) - 1
+        total, numbered = total + weights[-1], numbered + count * weights[-1]
+        last = sum((times * w for times, w in zip(range(nics, 0, -1), reversed(weights), strict=False)), Fraction(0))
+        least = min(least, step * count + kept * max(Fraction(0), (span * last / nics - step * numbered) / total))
+    return least
+
+
 def _cuts(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> Iterator[BoundWithCosts]:
     """The bound of every server and direction; of equal ones the first."""
     if len(cluster.servers) < 2:
@@ -132,36 +168,52 @@ def _cuts(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) 
         seen = set()
         for s, server in enumerate(cluster.servers):
             others, q = fastest[order[s == order[0]]], outside_ranks(cluster, s)
-            rates = live_rates(server, direction)
-            if rates and (rates, others, q) not in seen:
-                seen.add((rates, others, q))
-                yield _cut(cluster, bound, (s, direction), others, alpha, per_chunk)
+            rates, every = live_rates(server, direction), outside_rate(cluster, s, direction)
+            if rates and (rates, others, every, q) not in seen:
+                seen.add((rates, others, every, q))
+                work = bound.nbytes / sum(rates, Fraction(0))
+                span, kept = work - alpha / q, 1 - Fraction(1, q)
+                each = {r: least_loss(span, per_chunk, growth(r, others), kept) for r in set(rates)}
+                lost = sum((r * each[r] for r in rates), Fraction(0)) / sum(rates, Fraction(0))
+                found: CutCosts | TogetherCosts = CutCosts(s, direction, tuple(each[r] for r in rates))
+                if len(each) == 1 and kept:
+                    kappa = multiple(sum(rates, Fraction(0)), every, q)
+                    together = least_loss_together(span, per_chunk, len(rates), kappa, kept)
+                    if together > lost:
+                        lost, found = together, TogetherCosts(s, direction, together)
+                yield _one_server(cluster, bound, found, work, lost, alpha, per_chunk)
 
 
-def _cut(
+def outside_rate(cluster: Cluster, server: int, direction: Direction) -> Fraction:
+    """C, what all ranks that are not in the server carry one way, over NICs and NVLink; bytes per second."""
+    total = Fraction(0)
+    for rank in cluster.ranks:
+        if rank.server != server:
+            total += rank.out_rate if direction == "out" else rank.in_rate
+            total += cluster.servers[rank.server].nvlink_rate if cluster.gpu_ranks else 0
+    return total
+
+
+def _one_server(
     cluster: Cluster,
     bound: Bound,
-    where: tuple[int, Direction],
-    others: Fraction,
+    certificate: CutCosts | TogetherCosts,
+    work: Fraction,
+    lost: Fraction,
     alpha: Fraction,
     per_chunk: Fraction,
 ) -> BoundWithCosts:
-    (s, direction), q = where, outside_ranks(cluster, where[0])
-    rates, server = live_rates(cluster.servers[s], direction), cluster.servers[s].name
-    total = sum(rates, Fraction(0))
-    work, kept = bound.nbytes / total, 1 - Fraction(1, q)
-    losses = {r: least_loss(work - alpha / q, per_chunk, growth(r, others), kept) for r in set(rates)}
-    lost = sum((r * losses[r] for r in rates), Fraction(0)) / total
-    way = "leave" if direction == "out" else "enter"
-    hops = f"until its {'last' if direction == 'out' else 'first'} chunk has gone two hops, or all copies of it one"
+    """work, lost : seconds of the server's bytes, and of its chunks"""
+    server, q = cluster.servers[certificate.server].name, outside_ranks(cluster, certificate.server)
+    way, last = ("leave", "last") if certificate.direction == "out" else ("enter", "first")
+    hops = f"until its {last} chunk has gone two hops, or all copies of it one"
     parts = (
         Part(f"for the bytes that must {way} {server}", work),
-        Part(hops, alpha + min((q - 1) * work, kept * alpha)),
+        Part(hops, alpha + min((q - 1) * work, (1 - Fraction(1, q)) * alpha)),
         Part("for a chunk at the rank that passes it on", per_chunk),
-        Part(f"for chunks at {server}, the {'last' if direction == 'out' else 'first'} of them small", lost),
+        Part(f"for chunks at {server}, the {last} of them small", lost),
     )
     seconds = sum((part.seconds for part in parts), Fraction(0))
-    certificate = CutCosts(s, direction, tuple(losses[r] for r in rates))
     return BoundWithCosts(seconds, bound, alpha, per_chunk, certificate, parts)
 
 
@@ -170,49 +222,32 @@ def _cut(
 
 def _pairs(cluster: Cluster, bound: Bound, alpha: Fraction, per_chunk: Fraction) -> Iterator[BoundWithCosts]:
     index = {server.name: s for s, server in enumerate(cluster.servers)}
-    for a, b, direct, seconds in _pair_bounds(cluster, bound.nbytes, alpha, per_chunk):
+    for a, b, (weight, levels), seconds in _pair_bounds(cluster, bound.nbytes, alpha, per_chunk):
         fluid = 2 * bound.nbytes / (a.out_rate + b.out_rate)
         parts = (
             Part(f"for the bytes of {a.name} and {b.name}", fluid),
             Part("for waiting until chunks between them are whole, or for sending more directly", seconds - fluid),
         )
-        certificate = PairCosts((index[a.name], index[b.name]), direct)
+        certificate = PairCosts((index[a.name], index[b.name]), weight, levels)
         yield BoundWithCosts(seconds, bound, alpha, per_chunk, certificate, parts)
 
 
-def chunked(work_s: Fraction, per_chunk: Fraction) -> Fraction:
-    """G(X): the least of sum x_i^2/2 + o i x_i over chunks x_1, x_2, ... >= 0 of sum X; seconds squared, exact.
+def spared(level: Fraction, per_chunk: Fraction, price: Fraction) -> Fraction:
+    """S: the sum over i = 1, 2, ... of (level - o i)^2/2 - price where level > o i and that is above 0; exact.
 
-    work_s : X, seconds of sending that are cut into chunks; per_chunk : o, seconds for each chunk
-    x_i = L - o i for the m chunks with m(m-1)/2 o < X <= m(m+1)/2 o, L = X/m + o(m+1)/2. Proof id starving-pair.
+    level, per_chunk : seconds, above 0, or level is 0; price : seconds squared, 0 or more. Proof id starving-pair.
     """
-    if not work_s or not per_chunk:
-        return Fraction(0)
-    # The least m with m(m+1) >= 2X/o.
-    chunks = (math.isqrt(4 * math.ceil(2 * work_s / per_chunk)) + 1) // 2
-    level = work_s / chunks + per_chunk * (chunks + 1) / 2
+
+    def gains(i: int) -> bool:
+        return level > per_chunk * i and (level - per_chunk * i) ** 2 > 2 * price
+
+    chunks = max(0, math.floor((float(level) - math.sqrt(2 * price)) / float(per_chunk))) if level else 0
+    while chunks and not gains(chunks):
+        chunks -= 1
+    while level and gains(chunks + 1):
+        chunks += 1
     squares = Fraction(chunks * (chunks + 1) * (2 * chunks + 1), 6)
-    return (chunks * level**2 - per_chunk**2 * squares) / 2
-
-
-def ports_s(rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction) -> Fraction:
-    """Seconds that the ports of A and B need if at least `direct` of the elements are direct, each way.
-
-    rates : of A and of B in all, one way, bytes per second; nbytes : bytes per server
-    """
-    return nbytes * (2 + direct) / sum(rates)
-
-
-def waiting_s(
-    rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction, alpha: Fraction, per_chunk: Fraction
-) -> Fraction:
-    """Seconds from A to B if at most `direct` of the elements are direct from A to B; arguments as in `ports_s`.
-
-    alpha : seconds from port to port; per_chunk : seconds for each chunk at each port
-    """
-    cuts = [nbytes / rate for rate in rates]
-    waits = sum((chunked((1 - direct) * cut, per_chunk) / cut for cut in cuts), Fraction(0))
-    return sum(cuts, Fraction(0)) / 2 + waits + (2 - direct) * alpha
+    return (chunks * level**2 - level * per_chunk * chunks * (chunks + 1) + per_chunk**2 * squares) / 2 - price * chunks
 
 
 def starving_pair_s(cluster: Cluster, nbytes: int, alpha: Fraction | int, per_chunk: Fraction | int) -> Fraction | None:
@@ -230,16 +265,20 @@ def starving_pair_s(cluster: Cluster, nbytes: int, alpha: Fraction | int, per_ch
     return max((seconds for *_, seconds in _pair_bounds(cluster, nbytes, *costs)), default=None)
 
 
+PairPrices = tuple[Fraction, tuple[Fraction, Fraction]]
+"""`weight` and `levels` of a `PairCosts`."""
+
+
 def _pair_bounds(
     cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction
-) -> Iterator[tuple[Server, Server, Fraction, Fraction]]:
-    """(A, B, direct fraction, seconds) of the slowest pairs; of none where the theorem has none."""
+) -> Iterator[tuple[Server, Server, PairPrices, Fraction]]:
+    """(A, B, prices, seconds) of the slowest pairs; of none where the theorem has none."""
     if cluster.gpu_ranks or len(cluster.servers) < 3:
         return
     for a, b in slowest_pairs(cluster):
         rates = a.out_rate, b.out_rate
-        direct = direct_fraction(rates, nbytes, alpha, per_chunk)
-        yield a, b, direct, pair_s(rates, nbytes, direct, alpha, per_chunk)
+        prices = pair_prices(rates, nbytes, alpha, per_chunk)
+        yield a, b, prices, pair_s(rates, nbytes, prices, alpha, per_chunk)
 
 
 def nic_rate(server: Server) -> Fraction | None:
@@ -261,26 +300,65 @@ def slowest_pairs(cluster: Cluster) -> list[tuple[Server, Server]]:
 
 
 def pair_s(
-    rates: tuple[Fraction, Fraction], nbytes: int, direct: Fraction, alpha: Fraction, per_chunk: Fraction
+    rates: tuple[Fraction, Fraction], nbytes: int, prices: PairPrices, alpha: Fraction, per_chunk: Fraction
 ) -> Fraction:
-    """The bound at a direct fraction: the smaller of both terms. A bound whatever the fraction."""
+    """The bound at these prices, seconds. A bound whatever they are.
+
+    rates : of A and of B in all, one way, bytes per second; nbytes : bytes per server
+    """
     if not nbytes:
         return Fraction(0)
-    return min(ports_s(rates, nbytes, direct), waiting_s(rates, nbytes, direct, alpha, per_chunk))
+    (weight, levels), cuts = prices, [nbytes / rate for rate in rates]
+    once = nbytes / (rates[0] + rates[1])
+    price = weight / (1 - weight) * per_chunk * once
+    saved = sum((spared(level, per_chunk, price) / cut for level, cut in zip(levels, cuts, strict=True)), Fraction(0))
+
+    def at(direct: int) -> Fraction:
+        """If all elements are direct, or none."""
+        waits = (cuts[0] + cuts[1]) / 2 + (levels[0] + levels[1]) * (1 - direct) - saved + (2 - direct) * alpha
+        return weight * (alpha + once * (2 + direct)) + (1 - weight) * waits
+
+    return min(at(0), at(1))
 
 
-def direct_fraction(rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fraction, per_chunk: Fraction) -> Fraction:
-    """About where both terms meet and the bound is best, from below."""
+def pair_prices(rates: tuple[Fraction, Fraction], nbytes: int, alpha: Fraction, per_chunk: Fraction) -> PairPrices:
+    """About those at which the bound is best: at these, direct elements make no difference to it."""
+    none = Fraction(0), Fraction(0)
     if not nbytes:
-        return Fraction(0)
-    low, high = Fraction(0), Fraction(1)
-    for _ in range(HALVINGS):
-        middle = (low + high) / 2
-        if waiting_s(rates, nbytes, middle, alpha, per_chunk) >= ports_s(rates, nbytes, middle):
-            low = middle
+        return Fraction(0), none
+    once = nbytes / (rates[0] + rates[1])
+    least = alpha / (alpha + once)
+    if not per_chunk:
+        return least, none
+    bound_at: Any = pair_s  # in floats, which is near enough for a search
+    about, costs = (tuple(map(float, rates)), nbytes), (float(alpha), float(per_chunk))
+
+    def levels_at(weight: float) -> tuple[float, float]:
+        both = max(0.0, weight / (1 - weight) * float(once) - costs[0])
+        one = both / 2
+        if rates[0] != rates[1]:
+            one = _highest(0.0, both, lambda x: float(bound_at(*about, (weight, (x, both - x)), *costs)))
+        return one, both - one
+
+    def value(weight: float) -> float:
+        return float(bound_at(*about, (weight, levels_at(weight)), *costs))
+
+    found = _highest(float(least), (1 + float(least)) / 2, value)
+    weight = max(least, Fraction(round(found * 2**40), 2**40))
+    both = weight / (1 - weight) * once - alpha
+    one = min(both, Fraction(round(levels_at(found)[0] * SPANS_PER_S), SPANS_PER_S))
+    return weight, (one, both - one)
+
+
+def _highest(low: float, high: float, of: Callable[[float], float]) -> float:
+    """About where a concave function is highest."""
+    for _ in range(THIRDS):
+        third = (high - low) / 3
+        if of(low + third) < of(high - third):
+            low += third
         else:
-            high = middle
-    return low
+            high -= third
+    return (low + high) / 2
 
 
 # Chunks of no bytes

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from fractions import Fraction
@@ -22,7 +22,7 @@ from functools import lru_cache, partial
 from itertools import accumulate, chain, pairwise, permutations
 from math import ceil, log, sqrt
 from operator import itemgetter
-from typing import TYPE_CHECKING, Annotated, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,7 @@ from optcc.schedule.tuned import (
     MOST_LOST,
     MOST_NICS,
     NEAR,
+    NEARBY,
     SHRINK,
     TRIED_CHUNKS,
     TRIES,
@@ -315,12 +316,47 @@ class Form:
 
     def at(self, segments: int) -> DirectExchange:
         """The recipe with so many steps."""
-        made = replace(self.recipe, segments=segments)
-        return replace(made, last=fitted(made, self.laned)) if made.steps == OneStarves.name else made
+        return self._fitted(replace(self.recipe, segments=segments))
+
+    def _fitting(self, recipes: Iterable[DirectExchange]) -> list[DirectExchange]:
+        return [self._fitted(each) for each in recipes if each.fits(self.laned)]
+
+    def _fitted(self, recipe: DirectExchange) -> DirectExchange:
+        return replace(recipe, last=fitted(recipe, self.laned)) if recipe.steps == OneStarves.name else recipe
 
     def tried(self) -> list[DirectExchange]:
         """A recipe of each number."""
         return [self.at(number) for number in self.numbers]
+
+    def near(self) -> list[Callable[[DirectExchange], list[list[DirectExchange]]]]:
+        """What else is tried beside the fastest: other growths, costs and margins, and numbers of steps near its."""
+
+        def changed(
+            recipe: DirectExchange, name: str, ways: Sequence[Sequence[Fraction]]
+        ) -> list[list[DirectExchange]]:
+            base = int(name == "growth")  # what is beyond 1 changes
+            found = []
+            for factors in ways:
+                values = [base + (getattr(recipe, name) - base) * factor for factor in factors]
+                if name == "chunk" and recipe.steps != NoneStarves.name:
+                    values = [value for value in values if value <= MOST_LOST]
+                fields: list[dict[str, Any]] = [{name: Fraction(round(value * PARTS), PARTS)} for value in values]
+                found.append(self._fitting(replace(recipe, **each) for each in fields))
+            return found
+
+        def other_numbers(recipe: DirectExchange) -> list[list[DirectExchange]]:
+            return [
+                self._fitting(replace(recipe, segments=max(1, recipe.segments + more)) for more in way)
+                for way in ((-1, -2, -4), (1, 2, 4))
+            ]
+
+        found: list[Callable[[DirectExchange], list[list[DirectExchange]]]] = [
+            partial(changed, name=name, ways=ways) for name, ways in NEARBY.items()
+        ]
+        found.append(other_numbers)
+        if len(self.numbers) <= TRIES // 3:  # each takes long
+            return found[: self.recipe.steps != NoneStarves.name and len(self.numbers) > 1]
+        return found
 
 
 class Finder(ABC):
@@ -1316,6 +1352,7 @@ class DirectExchange(Recipe):
                     cls.family,
                     form.at,
                     shortlist=form.tried,
+                    near=form.near(),
                     by_rate=False,
                     deepest=max(form.numbers) if name == NoneStarves.name else None,
                     least_s=float(fluid_s + chunks * own.per_chunk + 2 * costs.alpha),

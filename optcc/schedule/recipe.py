@@ -50,6 +50,8 @@ class CandidateFamily:
 
     guess : segments to begin with, where a formula knows about how many are best
     shortlist : where there is one, just these recipes are tried, which a family's own reckoning puts first
+    near : each makes others from the fastest so far of the shortlist, in one or two ways: of each they are tried in
+    their order while they are faster, and the second way where the first led nowhere
     by_rate : transfers are striped over NICs by their rates, so that a server's NICs may be simulated as one
     costly : finding the recipe may take long
     deepest : most segments that are tried, where more would be too many transfers
@@ -61,6 +63,7 @@ class CandidateFamily:
     make: Callable[[int], Recipe]
     guess: int | None = None
     shortlist: Callable[[], Sequence[Recipe]] | None = None
+    near: Sequence[Callable[[Any], Sequence[Sequence[Recipe]]]] = ()
     by_rate: bool = True
     costly: bool = False
     deepest: int | None = None

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
+from typing import NamedTuple
 
 from optcc.errors import InputError
+from optcc.planner.search import packets_s, stripes
 from optcc.schedule.assemble import channel_count
 from optcc.schedule.baselines import BASELINES, OptccPaper, R2cc, nccl_tree, optcc_published, r2cc
 from optcc.schedule.nccl_tree import NcclTree
-from optcc.schedule.recipe import Recipe
+from optcc.schedule.recipe import Costs, Recipe
 from optcc.schedule.ring import NicSpread, PlainRing
 from optcc.values.cluster import Cluster
 
@@ -95,37 +98,64 @@ MOST_STRIPES = 1_500_000
 """Longest simulation, some seconds. With 32 servers that is 32 to 48 segments on each NIC, with 128 from 2 to 3."""
 
 
-def best(name: str, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> list[Recipe]:
+class RivalWay(NamedTuple):
+    """How a rival runs. place : of its segments on each NIC in `DEPTHS`"""
+
+    time_s: float
+    make: Make
+    place: int
+    recipe: Recipe
+
+
+def best(name: str, cluster: Cluster, nbytes: int, *, alpha: Fraction, per_chunk: Fraction) -> list[RivalWay]:
     """A rival in each of its ways and readings with the number of segments that is fastest, simulated with packets; the
     fastest way first. Raises InputError where it does not apply."""
-    from optcc.simulation.simulator import simulate
-
-    def time_s(recipe: Recipe) -> float | None:
-        schedule = recipe.lower(cluster, nbytes)
-        if len(schedule) * max((len(route.lanes) for route in schedule.routes), default=0) > MOST_STRIPES:
-            return None
-        return simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers="packets").time_s
-
-    found: list[tuple[float, Recipe]] = []
+    found, costs = list[RivalWay](), Costs(alpha, per_chunk)
     for make in ways_of(name, cluster):
-        tried: list[tuple[float, Recipe]] = []
-        for depth in DEPTHS:
+        tried = list[RivalWay]()
+        for place, depth in enumerate(DEPTHS):
             recipe = make(name, cluster, depth)
             recipe.check(cluster)
-            took = time_s(recipe)
-            if took is None and tried:
+            took = _time_s(recipe, cluster, nbytes, costs)
+            if took == inf and tried:
                 break
-            tried.append((float("inf") if took is None else took, recipe))
-            mine = [one for one, _ in tried]
+            tried.append(RivalWay(took, make, place, recipe))
+            mine = [one.time_s for one in tried]
             if min(mine[-2:]) > SLOWER * min(mine) or (len(mine) > 2 and max(mine[-3:]) < FLAT * min(mine)):
                 break
-        fastest = min(tried, key=lambda one: one[0])
-        for recipe in others(fastest[1], cluster):
-            took = time_s(recipe)
-            if took is not None and took < fastest[0]:
-                fastest = took, recipe
-        found.append(fastest)
-    return [recipe for _, recipe in sorted(found, key=lambda one: one[0])]
+        found.append(_with_others(min(tried, key=lambda one: one.time_s), cluster, nbytes, costs))
+    return sorted(found, key=lambda one: one.time_s)
+
+
+def best_with_jitter(name: str, cluster: Cluster, nbytes: int, ways: Sequence[RivalWay], costs: Costs) -> Recipe:
+    """What is fastest with the jitter of `costs`, by the draws that our plans are chosen by: from the best of each way
+    without it on to more segments, and to fewer, as long as times fall."""
+    found = list[RivalWay]()
+    for way in ways:
+        fastest = way._replace(time_s=_time_s(way.recipe, cluster, nbytes, costs))
+        for step in (1, -1):
+            while 0 <= (place := fastest.place + step) < len(DEPTHS):
+                recipe = way.make(name, cluster, DEPTHS[place])
+                took = _time_s(recipe, cluster, nbytes, costs)
+                if took >= fastest.time_s:
+                    break
+                fastest = RivalWay(took, way.make, place, recipe)
+        found.append(fastest if fastest.place == way.place else _with_others(fastest, cluster, nbytes, costs))
+    return min(found, key=lambda one: one.time_s).recipe
+
+
+def _time_s(recipe: Recipe, cluster: Cluster, nbytes: int, costs: Costs) -> float:
+    """Seconds with packets; infinite for what takes too long to simulate."""
+    schedule = recipe.lower(cluster, nbytes)
+    return packets_s(schedule, costs) if stripes(schedule) <= MOST_STRIPES else inf
+
+
+def _with_others(way: RivalWay, cluster: Cluster, nbytes: int, costs: Costs) -> RivalWay:
+    """The same, or what is faster of `others`."""
+    near = (
+        way._replace(time_s=_time_s(each, cluster, nbytes, costs), recipe=each) for each in others(way.recipe, cluster)
+    )
+    return min((way, *near), key=lambda one: one.time_s)
 
 
 def others(recipe: Recipe, cluster: Cluster) -> Iterator[Recipe]:

@@ -23,6 +23,7 @@ from optcc.machine.workers import processes
 from optcc.planner.search import baseline
 from optcc.plans.plan import Plan
 from optcc.schedule import Schedule
+from optcc.schedule.recipe import Costs
 from optcc.simulation.simulator import services, simulate
 from optcc.study import rivals
 from optcc.study.cells import JITTER_SEEDS, REFERENCE, SweepCell, SweepJob, SweepResult, groups
@@ -60,12 +61,16 @@ def compute(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
             return _at_best(hurt, jobs)
     except OptccError as error:
         return [SweepResult(error=str(error))] * len(jobs)
+    plans: dict[float, Plan] = {}  # of ours, each for its jitter; rivals ask for their numbers of segments alone
+    costs: dict[str, Any] = {"alpha": job.alpha_s, "per_chunk": job.per_chunk_s}
+    spreads = [each.jitter if each.algorithm == "optcc" else 0.0 for each in jobs]
     try:
-        plan = api.plan(hurt, job.nbytes, segments=job.segments, alpha=job.alpha_s, per_chunk=job.per_chunk_s)
+        for jitter in {*spreads}:
+            plans[jitter] = api.plan(hurt, job.nbytes, segments=job.segments, **costs, jitter=jitter)
     except OptccError as error:
         bound_only = compute(cluster, (replace(job, algorithm=None),))[0]  # there may be a bound all the same
         return [replace(bound_only, error=bound_only.error or str(error))] * len(jobs)
-    return [_simulated(plan, job) for job in jobs]
+    return [_simulated(plans[jitter], each) for jitter, each in zip(spreads, jobs, strict=True)]
 
 
 def _bounded(cluster: Cluster, bound: Bound, job: SweepJob) -> SweepResult:
@@ -77,22 +82,25 @@ def _bounded(cluster: Cluster, bound: Bound, job: SweepJob) -> SweepResult:
 
 
 def _at_best(cluster: Cluster, jobs: tuple[SweepJob, ...]) -> list[SweepResult]:
-    """A baseline in the way and with the segments that suit it best, without a plan of ours. With jitter, in the way
-    that is fastest with it; `jobs` differ in jitter only."""
+    """A baseline in the way and with the segments that suit it best, each jitter's own, without a plan of ours; `jobs`
+    differ in jitter only."""
     job = jobs[0]
     assert job.algorithm is not None
     result = _bounded(cluster, api.lower_bound(cluster, job.nbytes), job)
+    costs = Costs(job.alpha_s, job.per_chunk_s)
     try:
-        recipes = rivals.best(job.algorithm, cluster, job.nbytes, alpha=job.alpha_s, per_chunk=job.per_chunk_s)
+        ways = rivals.best(job.algorithm, cluster, job.nbytes, alpha=costs.alpha, per_chunk=costs.per_chunk)
     except OptccError as error:
         return [replace(result, error=str(error))] * len(jobs)
-    schedules = [recipe.lower(cluster, job.nbytes) for recipe in recipes]
     found = []
     for each in jobs:
-        times = [_mean_s(schedule, each) for schedule in schedules]
-        recipe = recipes[times.index(min(times))]
+        recipe = ways[0].recipe
+        if each.jitter:
+            spread = costs._replace(jitter=each.jitter)
+            recipe = rivals.best_with_jitter(job.algorithm, cluster, job.nbytes, ways, spread)
+        time_s = _mean_s(recipe.lower(cluster, job.nbytes), each)
         way = rivals.way_of(recipe)
-        found.append(replace(result, simulated_s=min(times), family=recipe.family, segments=recipe.segments, way=way))
+        found.append(replace(result, simulated_s=time_s, family=recipe.family, segments=recipe.segments, way=way))
     return found
 
 

@@ -258,11 +258,31 @@ class CutCosts:
 
 
 @dataclass(frozen=True)
+class TogetherCosts:
+    """One server, whose live NICs one way, all of one rate, must pass all bytes, in chunks that all others together
+    pass on.
+
+    server : index; loss : seconds that the server loses. It cuts its bytes into chunks and waits for chunks to be
+    passed on
+    """
+
+    server: int
+    direction: Direction
+    loss: Fraction
+    kind: Literal["together"] = "together"
+
+
+@dataclass(frozen=True)
 class PairCosts:
-    """Two starving servers, by index; `direct` is the part of the elements sent straight between them, 0 to 1."""
+    """Two starving servers, by index: a mean of what their ports need and of what waiting takes.
+
+    weight : of the former, 0 or more, less than 1; levels : seconds that a chunk of each server counts at most, 0 or
+    more. Any give a bound.
+    """
 
     servers: tuple[int, int]
-    direct: Fraction
+    weight: Fraction
+    levels: tuple[Fraction, Fraction]
     kind: Literal["starving-pair"] = "starving-pair"
 
 
@@ -317,7 +337,7 @@ class BoundWithCosts:
     bound: Bound
     alpha: Fraction
     per_chunk: Fraction
-    certificate: FluidCosts | CutCosts | PairCosts | PostalCosts | OneHopCosts
+    certificate: FluidCosts | CutCosts | TogetherCosts | PairCosts | PostalCosts | OneHopCosts
     parts: tuple[Part, ...]
 
     @property
@@ -388,9 +408,14 @@ def costs_json(found: BoundWithCosts, cluster: Cluster) -> dict[str, Any]:
         certificate["server"] = cluster.servers[cert.server].name
         certificate["direction"] = cert.direction
         certificate["losses_s_exact"] = [str(loss) for loss in cert.losses]
+    elif isinstance(cert, TogetherCosts):
+        certificate["server"] = cluster.servers[cert.server].name
+        certificate["direction"] = cert.direction
+        certificate["loss_s_exact"] = str(cert.loss)
     elif isinstance(cert, PairCosts):
         certificate["servers"] = [cluster.servers[s].name for s in cert.servers]
-        certificate["direct"] = str(cert.direct)
+        certificate["weight"] = str(cert.weight)
+        certificate["levels_s_exact"] = [str(level) for level in cert.levels]
     elif isinstance(cert, PostalCosts):
         certificate["server"] = cluster.servers[cert.server].name
         certificate["direction"] = cert.direction
