@@ -410,6 +410,20 @@ def test_the_page_in_docs_is_what_the_code_gives(dead: tuple[int, ...], size: in
         assert found != pytest.approx(float(other[head]), abs=2e-4)
 
 
+def test_the_readme_says_what_the_page_says() -> None:
+    """How many cells keep the target without jitter and with 3 %; in how many of others another scheme is faster."""
+    told, readme = ((DOCS.parent / name).read_text(encoding="utf-8") for name in ("docs/evaluation.md", "README.md"))
+    kept = dict(re.findall(r"With (\d+) % of jitter (\d+) of \d+ cells", told))
+    faster = dict(re.findall(r"With (\d+) % of jitter another scheme is faster than optcc in (\d+) of \d+ cells", told))
+    said = re.search(
+        r"Of (\d+) AllReduces .* (\d+) take at most 2 %.* (\d+) are within 4 %.* in (\d+) of the", readme, re.DOTALL
+    )
+    assert said
+    assert [*said.groups()][1:] == [kept["0"], kept["3"], faster["10"]]
+    assert faster["0"] == "0"
+    assert f"of {said[1]} cells" in told
+
+
 # Cells of the evaluation, and the grids that they make; an evaluation that is interrupted goes on where it was.
 
 
