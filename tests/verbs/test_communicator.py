@@ -47,9 +47,12 @@ with comm:
 
 
 CONTRACT = """
+from optcc.runtime.devices.host import dtype_of
 from tests.communicator_contract import calls_of, play
+calls = calls_of(11, 40, world, 1 << 19)
+long = [call.number for call in calls if call.count * dtype_of(call.dtype).itemsize >= 1 << 16]
 with comm:
-    wrong = play(comm, calls_of(11, 40, world, 1 << 19), {8: ("server1/rxe2", 0.5), 25: ("server2/rxe5", 0.2)})
+    wrong = play(comm, calls, {long[1]: ("server1/rxe2", 0.5), long[-2]: ("server2/rxe5", 0.2)})
     assert wrong == [], wrong
     print(*dict.fromkeys(event.kind for event in comm.events()), sep=",", end="")
 """
