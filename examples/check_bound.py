@@ -375,7 +375,8 @@ def pair_s(pair: list[JSON], n: int, prices: list[Fraction], a: Fraction, o: Fra
         m = max(0, math.floor(level / o) - m) if level else 0
         while m and (level - o * m) ** 2 <= 2 * price:
             m -= 1
-        saved += sum(((level - o * i) ** 2 / 2 - price for i in range(1, m + 1)), Fraction(0)) / x
+        squares = m * level**2 - m * (m + 1) * level * o + Fraction(m * (m + 1) * (2 * m + 1), 6) * o**2
+        saved += (squares / 2 - m * price) / x
     ends = []
     for direct in (0, 1):
         waits = sum(cuts, Fraction(0)) / 2 + sum(levels, Fraction(0)) * (1 - direct) - saved + (2 - direct) * a
