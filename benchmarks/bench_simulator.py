@@ -126,7 +126,7 @@ def measure(servers: int, segments: int, kind: str) -> dict[str, float]:
 
 def measure_apart(servers: int, segments: int, kind: str) -> dict[str, float]:
     """One case, in a process of its own."""
-    command = [sys.executable, __file__, "--case", str(servers), str(segments), kind]
+    command = [sys.executable, "-m", "benchmarks.bench_simulator", "--case", str(servers), str(segments), kind]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True, timeout=900)
     found: dict[str, float] = json.loads(done.stdout)
     return found
