@@ -254,6 +254,23 @@ def test_what_is_kept_is_bounded() -> None:
     assert CLASSES > 20, "all sizes up to 64 TiB"
 
 
+def test_small_calls_are_made_anew_with_the_wires() -> None:
+    with Ranks(3) as ranks:
+
+        def call(comm: optcc.Communicator) -> None:
+            made = []
+            for _ in range(2):
+                for _ in range(2):
+                    assert (comm.all_reduce(np.ones(5)) == 3).all()
+                assert isinstance(comm._collectives, Together)
+                (held,) = comm._collectives._held.values()
+                made.append(held.made)
+                comm._prepared.renew(comm._prepared.cluster, reproducible=True)
+            assert made[0] is not made[1]
+
+        ranks.good(call)
+
+
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("first", ["broadcast", "all_reduce", "all_gather", "reduce_scatter"])
 def test_small_calls_do_not_make_segments_small(first: str, world: int) -> None:
