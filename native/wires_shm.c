@@ -5,10 +5,10 @@
  * left at once, and is read where it lies. A frame is never cut: what does not fit before the ring's end goes to its
  * beginning.
  *
- * NICs may have rates. One sends one payload at a time and takes one in at a time: the writer computes when a payload has
- * left its own NIC and when the reader's has taken it in, whose clock is in the shared memory, and writes that into the
- * frame. The reader hands it over then, and never before. By this a payload starts when it was ready and the NIC free,
- * not when a process that shares its core came to write it; so one late wake-up does not add to the next.
+ * NICs may have rates. One sends one payload at a time and takes one in at a time, in the order in which they have left
+ * their senders: the writer says when a payload has left its own NIC, and the reader hands it over when its own has taken
+ * it in, never before. By this a payload starts when it was ready and the NIC free, not when a process that shares its
+ * core came to write it; so one late wake-up does not add to the next.
  *
  * NICs may ail, on purpose: a link goes down and comes back, frames disappear, a rate falls.
  *
@@ -62,7 +62,7 @@ struct prefix { /* in front of each frame */
     uint64_t length; /* of the frame with its payload; SKIP: go on at the ring's beginning */
     uint32_t lane;
     uint32_t lent;   /* 1: a `struct place` follows the head; 0: the payload does */
-    uint64_t due_ns; /* not to be handed over before; 0: at once */
+    uint64_t start_ns, left_ns; /* its first byte leaves the NIC, and its last one has left; the same: at once */
 };
 
 struct place { /* of a payload that is lent */
@@ -87,9 +87,7 @@ struct loan { /* of a wire, one way */
 enum { LINK_UP, LINK_DOWN, LINK_REFUSES }; /* of a NIC, as others see it */
 
 struct far_nic { /* what others must know of a NIC */
-    _Alignas(LINE) _Atomic uint64_t in_free_ns; /* until then it takes in what it was sent */
-    _Atomic uint64_t in_rate;                   /* the bits of a double, bytes per second */
-    _Atomic uint32_t link;
+    _Alignas(LINE) _Atomic uint32_t link;
 };
 
 struct door { /* of each rank */
@@ -107,7 +105,6 @@ struct one_ring { /* an end of it */
     struct ring *ring;
     uint64_t bytes;
     uint64_t own, far; /* the counter of this end; the other one, as seen last */
-    uint64_t polled;   /* bytes to be given back at the next poll */
     uint32_t peer, nic; /* the peer; of a ring that is read, the NIC here */
     int control, broken;
 };
@@ -129,9 +126,9 @@ struct one { /* a wire at this rank */
 };
 
 struct own_nic {
-    double out_rate, in_rate; /* bytes per second, as they were given */
+    double out_rate, in_rate; /* bytes per second, as they were given; or INFINITY */
     double part;              /* that is left */
-    uint64_t out_free_ns;
+    uint64_t out_free_ns, in_free_ns;
     uint64_t dropped;         /* frames that a fault has swallowed */
     int broken;               /* nothing leaves it, and others do not know */
 };
@@ -145,6 +142,8 @@ struct optcc_shm {
     struct start *start;
     struct door *door;      /* by rank */
     struct one_ring *in, *out;
+    struct one_ring *polled; /* whose first frame was handed over; it is given back at the next poll */
+    uint64_t polled_bytes;
     struct one *one;
     struct optcc_wire *wire;
     uint32_t *control;      /* by peer: index of the outgoing ring */
@@ -171,11 +170,6 @@ static uint32_t room(void *self, uint32_t nic)
     return !n->out_free_ns || n->out_free_ns <= optcc_now(NULL) + LEAD_NS; /* whether the ring has room, `post` knows */
 }
 
-static struct far_nic *far_of(const struct optcc_shm *s, uint32_t wire)
-{
-    return &s->door[s->wire[wire].peer].nic[s->wire[wire].far_nic];
-}
-
 static int link_of(const struct optcc_shm *s, uint32_t rank, uint32_t nic)
 {
     return (int)atomic_load_explicit(&s->door[rank].nic[nic].link, memory_order_acquire);
@@ -183,36 +177,27 @@ static int link_of(const struct optcc_shm *s, uint32_t rank, uint32_t nic)
 
 /* ---- when a payload has come, over NICs with rates --------------------------------------------------------------- */
 
-static double rate_of(const struct far_nic *nic)
-{
-    const uint64_t bits = atomic_load_explicit(&nic->in_rate, memory_order_relaxed);
-    double rate;
-    memcpy(&rate, &bits, sizeof rate);
-    return rate > 0 ? rate : INFINITY;
-}
-
 static uint64_t latest(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-static uint64_t due(struct own_nic *n, struct far_nic *far, uint64_t bytes, uint64_t ready_ns)
+static uint64_t ns_of(uint64_t bytes, double rate) { return (uint64_t)((double)bytes * 1e9 / rate); }
+
+static void leaves(struct own_nic *n, uint64_t bytes, uint64_t ready_ns, struct prefix *prefix)
 {
-    const double in_rate = rate_of(far), out_rate = n->out_rate * n->part;
-    if (isinf(out_rate) && isinf(in_rate))
-        return 0;
-    const uint64_t start_ns = latest(ready_ns, n->out_free_ns);
-    const uint64_t in_ns = (uint64_t)((double)bytes * 1e9 / in_rate);
-    const uint64_t left_ns = start_ns + (uint64_t)((double)bytes * 1e9 / out_rate);
-    if (!isinf(out_rate))
-        n->out_free_ns = left_ns;
-    if (isinf(in_rate))
-        return left_ns;
+    prefix->start_ns = prefix->left_ns = latest(ready_ns, n->out_free_ns);
+    if (!isinf(n->out_rate))
+        n->out_free_ns = prefix->left_ns += ns_of(bytes, n->out_rate * n->part);
+}
+
+/* When the NIC has taken a payload in, if that is the next one; 0: nothing is played. */
+static uint64_t comes_ns(const struct own_nic *n, const struct prefix *prefix)
+{
+    const uint64_t start_ns = prefix->start_ns, left_ns = prefix->left_ns;
+    if (isinf(n->in_rate))
+        return left_ns > start_ns ? left_ns : 0;
+    const uint64_t in_ns = ns_of(prefix->length - sizeof(struct optcc_frame), n->in_rate * n->part);
     /* The first byte is there as soon as it has left; the last one not before. */
     const uint64_t from_ns = left_ns > in_ns ? latest(start_ns, left_ns - in_ns) : start_ns;
-    uint64_t free_ns = atomic_load_explicit(&far->in_free_ns, memory_order_relaxed), come_ns;
-    do
-        come_ns = latest(free_ns, from_ns) + in_ns;
-    while (!atomic_compare_exchange_weak_explicit(&far->in_free_ns, &free_ns, come_ns, memory_order_relaxed,
-                                                  memory_order_relaxed));
-    return come_ns;
+    return latest(n->in_free_ns, from_ns) + in_ns;
 }
 
 /* ---- the contract ------------------------------------------------------------------------------------------------ */
@@ -279,7 +264,9 @@ static int post(void *self, uint32_t wire, const struct optcc_frame *head, const
     unsigned char *const to = place(r, whole);
     if (!to)
         return OPTCC_AGAIN;
-    const uint64_t due_ns = payload ? due(n, far_of(s, wire), head->length, ready_ns) : 0;
+    struct prefix prefix = {.length = length, .lane = ends->lane, .lent = (uint32_t)lent};
+    if (payload)
+        leaves(n, head->length, ready_ns, &prefix);
     const int lost = payload ? w->no_data : w->no_acks;
     if (payload && (!lent || lost)) {
         w->left++;
@@ -289,7 +276,6 @@ static int post(void *self, uint32_t wire, const struct optcc_frame *head, const
         n->dropped++;
         return OPTCC_OK;
     }
-    const struct prefix prefix = {.length = length, .lane = ends->lane, .lent = (uint32_t)lent, .due_ns = due_ns};
     memcpy(to, &prefix, sizeof prefix);
     memcpy(to + sizeof prefix, head, sizeof *head);
     if (lent) {
@@ -502,24 +488,38 @@ static int first(struct optcc_shm *s, struct one_ring *r, struct prefix *prefix)
     }
 }
 
-static void give_back(struct one_ring *r)
+/* What was polled last may be written over. */
+static void give_back(struct optcc_shm *s)
 {
-    if (!r->polled)
+    struct one_ring *const r = s->polled;
+    s->polled = NULL;
+    if (!r)
         return;
-    r->own += r->polled;
-    r->polled = 0;
+    r->own += s->polled_bytes;
     atomic_store_explicit(&r->ring->read, r->own, memory_order_release);
+}
+
+/* Whether no payload in another ring has left before the first one of this ring, so that its NIC takes this one in. */
+static int is_next(struct optcc_shm *s, const struct one_ring *r, const struct prefix *prefix)
+{
+    struct prefix other;
+    for (uint32_t i = 0; i < s->ins; i++)
+        if (&s->in[i] != r && !s->in[i].control && s->in[i].nic == r->nic && first(s, &s->in[i], &other) &&
+            other.left_ns < prefix->left_ns)
+            return 0;
+    return 1;
 }
 
 /* The next frame of a ring, if there is one and its time has come. */
 static int look(struct optcc_shm *s, struct one_ring *r, struct optcc_event *event)
 {
     struct prefix prefix;
-    give_back(r);
     while (first(s, r, &prefix)) {
-        if (prefix.due_ns && prefix.due_ns > optcc_now(NULL))
+        const uint64_t come_ns = r->control ? 0 : comes_ns(&s->nic[r->nic], &prefix);
+        if (come_ns && (come_ns > optcc_now(NULL) || !is_next(s, r, &prefix)))
             return 0;
-        r->polled = whole_of(&prefix);
+        s->polled = r;
+        s->polled_bytes = whole_of(&prefix);
         const uint32_t wire =
             prefix.lane < OPTCC_MAX_LANES ? s->wire_of[r->peer * OPTCC_MAX_LANES + prefix.lane] : UINT32_MAX;
         if (wire == UINT32_MAX || (!r->control && s->wire[wire].nic != r->nic) || (r->control && prefix.lent))
@@ -528,14 +528,16 @@ static int look(struct optcc_shm *s, struct one_ring *r, struct optcc_event *eve
         const int lost = r->control ? w->no_acks : w->no_data;
         *event = (struct optcc_event){.news = OPTCC_FRAME, .wire = wire, .length = prefix.length,
                                       .bytes = r->ring->bytes + r->own % r->bytes + sizeof prefix,
-                                      .at_ns = prefix.due_ns};
+                                      .at_ns = come_ns};
+        if (come_ns)
+            s->nic[r->nic].in_free_ns = come_ns;
         const int taken = prefix.lent ? take(s, wire, event, lost || w->gone) : !lost && !w->gone;
         if (taken < 0)
             return broken(s, r);
         if (taken)
             return 1;
         s->nic[s->wire[wire].nic].dropped += lost;
-        give_back(r);
+        give_back(s);
     }
     return 0;
 }
@@ -545,6 +547,7 @@ static void poll(void *self, struct optcc_event *event)
     struct optcc_shm *s = self;
     if (s->far.is)
         forget_far(s);
+    give_back(s);
     look_at_links(s);
     collect_all(s);
     if (s->owed && say(s, event))
@@ -597,15 +600,19 @@ static void sleep_for(void *self, uint64_t ns)
     struct prefix prefix;
     if (s->far.is)
         forget_far(s);
+    give_back(s);
     atomic_store(&door->asleep, 1);
     atomic_thread_fence(memory_order_seq_cst);
     collect_all(s);
     int awake = s->owed || atomic_load(&s->start->changes) != s->seen;
     for (uint32_t i = 0; !awake && i < s->ins; i++)
-        if (give_back(&s->in[i]), first(s, &s->in[i], &prefix)) {
-            awake |= prefix.due_ns < then + AWAKE_NS;
-            if (!awake && prefix.due_ns - then < ns)
-                ns = prefix.due_ns - then;
+        if (first(s, &s->in[i], &prefix)) {
+            const uint64_t come_ns = s->in[i].control ? 0 : comes_ns(&s->nic[s->in[i].nic], &prefix);
+            if (come_ns && !is_next(s, &s->in[i], &prefix))
+                continue;
+            awake |= come_ns < then + AWAKE_NS;
+            if (!awake && come_ns - then < ns)
+                ns = come_ns - then;
         }
     if (!awake && ns >= AWAKE_NS) {
         ns -= AWAKE_NS / 2;
@@ -656,20 +663,11 @@ int optcc_shm_dark(struct optcc_shm *s, uint32_t nic, uint32_t far_rank, uint32_
     return OPTCC_OK;
 }
 
-static void show_rate(struct optcc_shm *s, uint32_t nic)
-{
-    const double rate = s->nic[nic].in_rate * s->nic[nic].part;
-    uint64_t bits;
-    memcpy(&bits, &rate, sizeof bits);
-    atomic_store_explicit(&s->door[s->rank].nic[nic].in_rate, bits, memory_order_relaxed);
-}
-
 int optcc_shm_slow(struct optcc_shm *s, uint32_t nic, double part)
 {
     if (nic >= s->nics || !(part > 0))
         return OPTCC_BAD;
     s->nic[nic].part *= part;
-    show_rate(s, nic);
     return OPTCC_OK;
 }
 
@@ -785,11 +783,9 @@ int optcc_shm_open(const struct optcc_shm_config *c, void *memory, struct optcc_
         memset(s->wire_of, 0xff, (uint64_t)c->ranks * OPTCC_MAX_LANES * sizeof *s->wire_of);
         s->start = memory;
         s->door = (struct door *)(void *)((unsigned char *)memory + sizeof(struct start));
-        for (uint32_t i = 0; i < s->nics; i++) {
+        for (uint32_t i = 0; i < s->nics; i++)
             s->nic[i] = (struct own_nic){.out_rate = c->out_rates ? c->out_rates[i] : INFINITY,
                                          .in_rate = c->in_rates ? c->in_rates[i] : INFINITY, .part = 1};
-            show_rate(s, i);
-        }
         s->word = optcc_now(NULL) ^ (uint64_t)(uintptr_t)s;
         struct door *const door = &s->door[s->rank];
         atomic_store(&door->word, s->word);

@@ -22,7 +22,7 @@ from click.testing import CliRunner
 import optcc
 from optcc import api, load_topology
 from optcc.cli import main
-from optcc.cli.run import costs_of
+from optcc.cli.run import RuntimeChoice, costs_of
 from optcc.discover import Measured
 from optcc.errors import InputError
 from optcc.runtime import RunResult, run_schedules
@@ -340,31 +340,46 @@ servers:
 """
 
 
+def chosen(transport: str = "local", device: str = "cpu", per_chunk: str | None = None) -> RuntimeChoice:
+    return RuntimeChoice(None, per_chunk, transport, Fraction(50 * 10**9), device)
+
+
 def test_what_is_stated_comes_before_what_is_measured() -> None:
     """By the clock of a runtime whose NICs are slower; measured times are the cluster's already."""
-    costs = costs_of(None, "40us", MEASURED, "local", Fraction(10))
+    costs = costs_of(chosen(per_chunk="40us"), MEASURED, Fraction(10))
     assert (costs.alpha, costs.per_chunk) == (3 * US, 4 * US)
-    assert costs.line(Fraction(10)) == "planned for alpha 30 us (measured 2026-11-20), per chunk 40 us (stated)"
+    told = "planned for alpha 30 us (measured 2026-11-20), per chunk 40 us (stated), jitter 10 %"
+    assert costs.line(Fraction(10)) == told
+    assert costs.jitter == 0.1
 
 
 def test_another_transports_costs_are_not_this_ones() -> None:
-    costs = costs_of(None, None, MEASURED, "verbs", Fraction(1))
-    assert (costs.alpha, costs.per_chunk) == (0, 0)
+    costs = costs_of(chosen("verbs"), MEASURED, Fraction(1))
+    assert (costs.alpha, costs.per_chunk, costs.jitter) == (0, 0, 0)
     assert costs.per_chunk_from == "measured over local only"
-    assert costs_of(None, None, None, "verbs", Fraction(1)).per_chunk_from == "not measured"
+    assert costs_of(chosen("verbs"), None, Fraction(1)).per_chunk_from == "not measured"
+
+
+def test_ranks_on_gpus_have_costs_of_their_own() -> None:
+    """Not those which a file has of ranks in host memory; in the time of the cluster, whose NICs are faster here."""
+    costs = costs_of(chosen(device="cuda", per_chunk="40us"), MEASURED, Fraction(10))
+    assert (costs.alpha, costs.per_chunk, costs.jitter) == (US / 2, 4 * US, 0.1)
+    told = "planned for alpha 5 us (of ranks on GPUs), per chunk 40 us (stated), jitter 10 %"
+    assert costs.line(Fraction(10)) == told
+    assert costs_of(chosen(device="cuda"), None, Fraction(1)).per_chunk == 2 * US
 
 
 def test_another_engines_costs_are_not_this_ones() -> None:
     measured = replace(MEASURED, path="python")
-    costs = costs_of(None, None, measured, "local", Fraction(1))
+    costs = costs_of(chosen(), measured, Fraction(1))
     assert (costs.per_chunk, costs.per_chunk_from) == (0, "measured with the path python, which is no more")
-    costs = costs_of(None, None, replace(MEASURED, path="native"), "local", Fraction(1))
+    costs = costs_of(chosen(), replace(MEASURED, path="native"), Fraction(1))
     assert (costs.per_chunk, costs.per_chunk_from) == (5 * US, "measured 2026-11-20")
 
 
 def test_what_is_no_time_is_refused() -> None:
     with pytest.raises(InputError, match="--per-chunk"):
-        costs_of(None, "many", None, "local", Fraction(1))
+        costs_of(chosen(per_chunk="many"), None, Fraction(1))
 
 
 @pytest.mark.parametrize("transport", ["local", "verbs"])
