@@ -35,7 +35,7 @@ help:
 	@echo "make bench-mpi       the communicator's calls beside OpenMPI's and MPICH's (its first lines say how these get here), table in docs/"
 	@echo "make bench-gpu-communicator  the communicator on GPUs' arrays beside NCCL (2 GPUs, torch), table in docs/"
 	@echo "make bench-fabric    what played NICs keep of their rate, and what goes over them (perftest; with a GPU, more), page in docs/"
-	@echo "make bench-nccl-played  NCCL over played NICs that are slow or break (4 GPUs, torch), table in docs/"
+	@echo "make bench-nccl-played  NCCL over played NICs that are slow or break, its own and our transport (GPUs, torch), tables in docs/"
 	@echo "make bench-nccl      NCCL's ring and tree beside our ncclNet and CollNet, on emulated nodes (root, GPUs, torch), page in docs/"
 	@echo "make bench-regret    the planner against families and depths tried by hand, a line for each cluster"
 	@echo "make bench-simulator speed and memory of the simulator, table in docs/"

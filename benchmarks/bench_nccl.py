@@ -486,8 +486,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             for (step, nbytes), took in run.seconds.items():
                 print(f"  {job.steps[step].name}, {nbytes} bytes, ms:", *(f"{one * 1e3:.2f}" for one in took[-8:]))
             print(f"  {result(run)}; {run.cases} cases", flush=True)
-    text = page(runs, given.gbps, f"python3 -m benchmarks.bench_nccl --gbps {given.gbps:g}")
-    write(given.output, text, lambda row: row["nodes"] != "node 1 at half rate")  # where nobody would have the tree
+    lines = page(runs, given.gbps, f"python3 -m benchmarks.bench_nccl --gbps {given.gbps:g}")
+    write(given.output, lines, lambda row: row["nodes"] != "node 1 at half rate")  # where nobody would have the tree
     return 1 if any(run.job.ours and (run.wrong or run.trouble) for run in runs) else 0
 
 

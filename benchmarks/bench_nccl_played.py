@@ -1,15 +1,15 @@
-"""Stock NCCL over its own InfiniBand transport, whose NICs are played: slow nodes, missing NICs, links that break.
+"""NCCL over played NICs, by its own InfiniBand and by our plugin: slow nodes, missing NICs, links that break.
 
-Writes docs/bench-nccl-played.md. Needs a GPU for each of 4 nodes, torch with its NCCL, and a C compiler. Exit status 1
-when a result is wrong, or a job that NCCL should survive did not end.
+Writes docs/bench-nccl-played.md. 4 nodes of one GPU; they share GPUs, by MPS, where there are fewer. Needs torch with
+its NCCL, and a C compiler. Exit status 1 when a result is wrong, or a job that should be survived did not end.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import os
-import platform
 import re
 import subprocess
 import sys
@@ -20,21 +20,30 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from statistics import median
 
+from benchmarks.bench_nccl import shared_gpus
 from benchmarks.nccl_played_rank import AFTER_S, GIVEN_UP_S, STRUCK, STUCK, hurt
-from benchmarks.pages import parser, write
+from benchmarks.pages import made_with, parser, write
 from optcc.api import lower_bound
+from optcc.export.calls import prepared
 from optcc.fabric.played import PlayedFabric
 from optcc.values.units import format_rate, format_size, parse_rate
 
+ROOT = Path(__file__).resolve().parent.parent
 NODES, RATE = 4, int(parse_rate("8Gb/s"))
 """Nodes of one GPU each, and bytes per second of a node with all of its NICs."""
 SIZES = (64 * 2**20, 256 * 2**20)
 CALLS, CALLS_BROKEN, JOB_S = 6, 12, 120.0
 """AllReduces of a step, the first of which warms up, and of one in which a NIC breaks; the most that a job may take."""
 ENVIRONMENT = {
-    "NCCL_NET": "IB", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "=lo", "NCCL_NVLS_ENABLE": "0",
-    "NCCL_GIN_TYPE": "2", "NCCL_IB_TIMEOUT": "14", "NCCL_IB_RETRY_CNT": "7", "NCCL_DEBUG": "WARN",
+    "NCCL_SOCKET_IFNAME": "=lo", "NCCL_NVLS_ENABLE": "0", "NCCL_GIN_TYPE": "2", "NCCL_DEBUG": "WARN",
 }  # fmt: skip
+NET = {"NCCL_NET": "optcc", "OPTCC_WIRES": "rdma"}
+CONTENDERS = {
+    "stock": {"NCCL_NET": "IB", "NCCL_NET_PLUGIN": "none", "NCCL_IB_TIMEOUT": "14", "NCCL_IB_RETRY_CNT": "7"},
+    "our ncclNet": {**NET, "NCCL_ALGO": "Ring"},
+    "our CollNet": {**NET, "NCCL_COLLNET_ENABLE": "1", "OPTCC_COLLNET": "always"},
+}
+"""What they are given beside; `NCCL_NET_PLUGIN` and plans are files."""
 FAILOVER = {"NCCL_IB_RESILIENCY_PORT_FAILOVER": "1"}
 """Its companion, port recovery, makes unreliable connections, which are not played."""
 QUIET = {"TORCH_NCCL_DUMP_ON_TIMEOUT": "0"}
@@ -53,9 +62,17 @@ class Step:
 
 @dataclass(frozen=True)
 class Job:
-    """Processes of NCCL that start together. missing : NICs that the last node lacks from the start; breaks : how the
-    first NIC of node 1 does, "down" or "silent", for away_s seconds or, with 0, for good; survives : it should end."""
+    """Processes of NCCL that start together.
 
+    contender : of CONTENDERS
+    missing : NICs that the last node lacks from the start
+    breaks : how the first NIC of node 1 does, "down" or "silent", for away_s seconds or, with 0, for good
+    survives : it should end
+
+    All steps have the same slow hosts where ours is told of their rates.
+    """
+
+    contender: str
     steps: tuple[Step, ...]
     nics: int = 2
     missing: int = 0
@@ -69,29 +86,39 @@ def both(name: str, *half: int) -> tuple[Step, ...]:
     return tuple(Step(name, nbytes, half) for nbytes in SIZES)
 
 
-def broken(name: str, breaks: str, environment: dict[str, str], away_s: float = 0.0, survives: bool = True) -> Job:
+def broken(
+    contender: str, name: str, breaks: str, environment: dict[str, str] | None = None, away_s: float = 0.0,
+    survives: bool = True,
+) -> Job:  # fmt: skip
     steps = (Step(name, SIZES[0], calls=CALLS_BROKEN),)
-    return Job(steps, breaks=breaks, away_s=away_s, survives=survives, environment=environment)
+    return Job(contender, steps, breaks=breaks, away_s=away_s, survives=survives, environment=environment or {})
+
+
+SLOW = (("healthy",), ("node 3 at half rate", 3), ("nodes 2 and 3 at half rate", 2, 3))
 
 
 def jobs(newer: bool) -> list[Job]:
-    """What is run, in order. newer : by an NCCL that has port failover."""
-    slow = both("healthy") + both("node 3 at half rate", 3) + both("nodes 2 and 3 at half rate", 2, 3)
-    tree = both("healthy, Tree") + both("node 3 at half rate, Tree", 3) + both("node 1 at half rate, Tree", 1)
-    found = [Job(slow)]
-    if not newer:
-        found.append(Job(tree, environment={"NCCL_ALGO": "Tree"}))
-        found.append(Job(both("node 3 without 1 of 2 NICs"), missing=1))
+    """What is run, what matters most first, for time may be short. newer : by an NCCL with port failover, alone."""
+    found: list[Job] = []
     for missing in range(5):
         name = f"node 3 without {missing} of 8 NICs" if missing else "8 NICs, healthy"
-        found.append(Job(both(name), 8, missing))
-    found.append(broken("away for 0.3 s", "down", {}, away_s=0.3))
-    found.append(broken("down for good", "down", {}, survives=False))
-    found.append(broken("silent", "silent", {}, survives=False))
+        found += [Job(contender, both(name), 8, missing) for contender in CONTENDERS]
+    for contender in ("our CollNet", "our ncclNet"):
+        found.append(broken(contender, "down for good", "down"))
+        found.append(broken(contender, "silent", "silent"))
+        found.append(broken(contender, "away for 0.3 s", "down", away_s=0.3))
+    found.append(Job("stock", tuple(step for slow in SLOW for step in both(*slow))))
+    found += [Job("our CollNet", both(*slow)) for slow in SLOW]
+    found += [Job(contender, both("node 3 without 1 of 2 NICs"), missing=1) for contender in CONTENDERS]
+    found.append(broken("stock", "away for 0.3 s", "down", away_s=0.3))
     if newer:
-        found.append(broken("down for good, port failover", "down", FAILOVER))
-        found.append(broken("silent, port failover", "silent", FAILOVER))
-    return found
+        found.append(broken("stock", "down for good, port failover", "down", FAILOVER))
+        found.append(broken("stock", "silent, port failover", "silent", FAILOVER))
+    tree = both("healthy, Tree") + both("node 3 at half rate, Tree", 3) + both("node 1 at half rate, Tree", 1)
+    found.append(Job("stock", tree, environment={"NCCL_ALGO": "Tree"}))
+    found.append(broken("stock", "down for good", "down", survives=False))
+    found.append(broken("stock", "silent", "silent", survives=False))
+    return [job for job in found if job.contender == "stock"] if newer else found
 
 
 @dataclass(frozen=True)
@@ -122,20 +149,46 @@ def bound_of(fabric: PlayedFabric, nbytes: int) -> float:
     return float(lower_bound(fabric.cluster(), nbytes).seconds)
 
 
-def start(rank: int, job: Job, fabric: PlayedFabric, folder: Path, preload: Sequence[Path]) -> subprocess.Popen[bytes]:
+def start(
+    rank: int, gpu: int, job: Job, fabric: PlayedFabric, folder: Path, libraries: Libraries
+) -> subprocess.Popen[bytes]:
     """A rank's process, on the fabric's host of that number."""
     environment = {
-        **os.environ, **fabric.env(rank), **ENVIRONMENT, **QUIET, **job.environment,
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "LD_PRELOAD": " ".join(map(str, preload)),
+        **os.environ, **fabric.env(rank), **ENVIRONMENT, **QUIET, **CONTENDERS[job.contender], **job.environment,
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "LD_PRELOAD": " ".join(map(str, [libraries.place, *libraries.newer])),
         "NCCL_HOSTID": f"node{rank}", "NCCL_DEBUG_FILE": str(folder / f"nccl-{rank}"),
-        "CUDA_VISIBLE_DEVICES": str(rank),
+        "CUDA_VISIBLE_DEVICES": str(gpu),
     }  # fmt: skip
+    if job.contender != "stock":
+        environment["NCCL_NET_PLUGIN"] = str(libraries.plugin)
+    if job.contender == "our CollNet":
+        gbps = RATE * 8e-9 / job.nics / (2 if rank in job.steps[0].half else 1)
+        left = job.nics - (job.missing if rank == NODES - 1 else 0)
+        environment["OPTCC_RATES"] = ",".join([f"{gbps:g}"] * left)
+        environment["OPTCC_PLANS"] = str(folder / "plans")
     command = [sys.executable, "-m", "benchmarks.nccl_played_rank", str(rank), str(folder)]
     with (folder / f"out-{rank}").open("wb") as out, (folder / f"err-{rank}").open("wb") as err:
         return subprocess.Popen(command, env=environment, stdout=out, stderr=err)
 
 
-def run_job(job: Job, preload: Sequence[Path], logs: Path) -> Ran:
+@dataclass(frozen=True)
+class Libraries:
+    """place : tells NCCL of PCI devices; plugin : ours; newer : none, or an NCCL to be run in place of torch's"""
+
+    place: Path
+    plugin: Path
+    newer: tuple[Path, ...] = ()
+
+
+def write_plans(fabric: PlayedFabric, folder: Path) -> None:
+    """For the fabric as it is, and after a failure more."""
+    folder.mkdir()
+    for name, text in prepared(fabric.cluster(), 1)[0].items():
+        (folder / name).write_text(text, encoding="utf-8")
+
+
+def run_job(job: Job, libraries: Libraries, gpus: int, logs: Path) -> Ran:
     """Run it on a fabric of its own; what its ranks and NCCL wrote stays in `logs`."""
     rate = RATE // job.nics
     fabric = PlayedFabric.make(f"/dev/shm/optcc-nccl-{os.getpid()}", hosts=NODES, nics=job.nics, rate=rate)
@@ -148,8 +201,10 @@ def run_job(job: Job, preload: Sequence[Path], logs: Path) -> Ran:
         for step in job.steps:
             hurt(fabric, rate, step.half)
             bounds.append(bound_of(fabric, step.nbytes))
+        if job.contender == "our CollNet":
+            write_plans(fabric, logs / "plans")
         hurt(fabric, rate, ())
-        processes = [start(rank, job, fabric, logs, preload) for rank in range(NODES)]
+        processes = [start(rank, rank % gpus, job, fabric, logs, libraries) for rank in range(NODES)]
         told: dict[int, float] = {}
         left: dict[int, float] = {}
         limit = time.monotonic() + JOB_S
@@ -203,8 +258,10 @@ def read(
 
 
 def rates_table(runs: Sequence[Ran]) -> list[str]:
-    lines = [f"| nodes | {' | '.join(f'{format_size(nbytes)}, ms | over the bound' for nbytes in SIZES)} | result |"]
-    lines.append("|---|" + "---|---|" * len(SIZES) + "---|")
+    lines = [
+        f"| nodes | by | {' | '.join(f'{format_size(nbytes)}, ms | over the bound' for nbytes in SIZES)} | result |"
+    ]
+    lines.append("|---|---|" + "---|---|" * len(SIZES) + "---|")
     for run in runs:
         for name in dict.fromkeys(step.name for step in run.job.steps):
             cells = []
@@ -213,12 +270,12 @@ def rates_table(runs: Sequence[Ran]) -> list[str]:
                     took = median(run.seconds.get(number, [])[1:] or [float("nan")])
                     cells += [f"{took * 1e3:.0f}", f"{took / run.bounds[number]:.2f}"]
             result = "WRONG" if run.wrong else "exact" if run.ended else "does not end"
-            lines.append(f"| {name} | {' | '.join(cells)} | {result} |")
+            lines.append(f"| {name} | {run.job.contender} | {' | '.join(cells)} | {result} |")
     return lines
 
 
 def breaks_table(runs: Sequence[Ran]) -> list[str]:
-    lines = ["| NIC 0 of node 1 | calls, ms | bound before, after | then |", "|---|---|---|---|"]
+    lines = ["| NIC 0 of node 1 | by | calls, ms | bound before, after | then |", "|---|---|---|---|---|"]
     for run in runs:
         calls, bounds = (" ".join(f"{s * 1e3:.0f}" for s in many) for many in (run.seconds.get(0, []), run.bounds))
         then = ["goes on"] if run.ended else [f"call {len(run.seconds.get(0, [])) + 1} does not end"]
@@ -231,21 +288,26 @@ def breaks_table(runs: Sequence[Ran]) -> list[str]:
         elif not run.ended:
             then.append(f"no process ends within {GIVEN_UP_S:.0f} s")
         then.append("WRONG" if run.wrong else "exact" if run.ended else "exact before")
-        lines.append(f"| {run.job.steps[0].name} | {calls} | {bounds} | {'; '.join(then)} |")
+        lines.append(f"| {run.job.steps[0].name} | {run.job.contender} | {calls} | {bounds} | {'; '.join(then)} |")
     return lines
 
 
-def page(runs: Sequence[Ran]) -> list[str]:
+def page(runs: Sequence[Ran], gpus: int) -> list[str]:
     carried = [run.carried for run in runs if run.ended and not run.job.breaks] or [0.0]
     lines = [
-        "# Stock NCCL over played NICs",
+        "# NCCL over played NICs",
         "",
-        f"Made by `make bench-nccl-played`: {NODES} nodes of one GPU, AllReduce of float32 over NCCL's own InfiniBand.",
-        f"Its NICs are [played](fabric.md), 2 of {format_rate(RATE / 2)} a node, or 8 of {format_rate(RATE / 8)}.",
+        f"Made by `make bench-nccl-played`: {NODES} nodes of one GPU, AllReduce of float32 over NCCL's own InfiniBand",
+        "(stock), over [our plugin](nccl.md) under NCCL's ring (our ncclNet), and by its plans (our CollNet).",
+        f"NICs are [played](fabric.md), 2 of {format_rate(RATE / 2)} a node, or 8 of {format_rate(RATE / 8)}.",
         "NCCL is not changed, and not told of it but by its environment:",
         "",
         "```",
         *(f"{name}={value}" for name, value in ENVIRONMENT.items()),
+        *(
+            f"# {contender}: {' '.join(f'{n}={v}' for n, v in given.items())}"
+            for contender, given in CONTENDERS.items()
+        ),
         "NCCL_HOSTID=node0  # to node3: processes of one machine are nodes",
         "```",
         "",
@@ -254,7 +316,7 @@ def page(runs: Sequence[Ran]) -> list[str]:
         "`NCCL_GIN_TYPE=2` keeps NCCL from calls that only Mellanox's own library has.",
         "The first NCCL is torch's own; another one is built from its source, and preloaded (`--newer`).",
         "",
-        f"{runs[0].about}, Python {platform.python_version()}, {os.cpu_count()} CPUs.",
+        f"{next(run.about for run in runs if run.about)}, {gpus} GPUs; {made_with()}",
         "Every result is checked on every rank.",
         f"By their counters NICs carried {min(carried):.3f} to {max(carried):.3f} times the bytes that the sums need.",
     ]
@@ -283,23 +345,32 @@ def main() -> int:
     asked = parser(__doc__, "bench-nccl-played")
     asked.add_argument("--newer", type=Path, help="A libnccl.so with port failover, 2.30 or later, to run too.")
     asked.add_argument("--logs", type=Path, help="Keep what ranks and NCCL wrote, in this folder.")
+    asked.add_argument(
+        "--budget-s", type=float, default=math.inf, help="Jobs that do not begin in so long are left out."
+    )
     options = asked.parse_args()
     if importlib.util.find_spec("torch") is None:
         print("torch is missing; install it with: pip install torch", file=sys.stderr)
         return 2
     runs: list[Ran] = []
-    with tempfile.TemporaryDirectory() as name:
-        place, source = Path(name) / "place.so", Path(__file__).with_name("nccl_place.c")
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as name, shared_gpus(NODES) as gpus:
+        place, plugin = Path(name) / "place.so", Path(name) / "libnccl-net-optcc.so"
+        source = Path(__file__).with_name("nccl_place.c")
         subprocess.run(["cc", "-O2", "-Wall", "-shared", "-fPIC", source, "-o", place, "-ldl"], check=True, timeout=60)
-        for newer in [[], [options.newer.absolute()]] if options.newer else [[]]:
+        subprocess.run([sys.executable, str(ROOT / "native" / "build.py"), str(plugin)], check=True, timeout=200)
+        for newer in [(), (options.newer.absolute(),)] if options.newer else [()]:
             for job in jobs(bool(newer)):
+                if time.monotonic() - begun > options.budget_s:
+                    print(f"not run, for want of time: {job.contender}, {job.steps[0].name}", flush=True)
+                    continue
                 logs = (options.logs or Path(name)) / f"{len(runs)}"
-                runs.append(run_job(job, [place, *newer], logs))
+                runs.append(run_job(job, Libraries(place, plugin, newer), min(gpus, NODES), logs))
                 print(runs[-1], flush=True)
     write(
         options.output,
-        "\n".join(page(runs)),
-        lambda c: c["nodes"] in ("healthy", "node 3 at half rate") or "without 1" in c["nodes"],
+        "\n".join(page(runs, gpus)),
+        lambda c: c["nodes"] in ("healthy", "node 3 at half rate") or "8 NICs" in c["nodes"],
     )
     return 1 if any(run.wrong or (run.job.survives and not run.ended) for run in runs) else 0
 

@@ -68,7 +68,7 @@ def main(rank: int, folder: Path) -> None:
     torch.cuda.set_device(device)
     store = dist.FileStore(str(folder / "store"), nodes)
     dist.init_process_group("nccl", store=store, rank=rank, world_size=nodes, device_id=device)
-    say(about=f"torch {torch.__version__}, {nodes} x {torch.cuda.get_device_name(device)}")
+    say(about=f"torch {torch.__version__}, {torch.cuda.get_device_name(device)}")
     for number, step in enumerate(job["steps"]):
         index = torch.arange(step["nbytes"] // 4, device=device) % 97
         expected = (index * nodes + sum(range(nodes))).float()
