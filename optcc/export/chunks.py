@@ -7,7 +7,6 @@ nearly the best time with perfect overlap. (That time alone would take one chunk
 
 from __future__ import annotations
 
-from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -188,19 +187,12 @@ def _round(plan: Plan, chunks: int) -> Chunked:
 
 
 def _carried(schedule: Schedule) -> list[int]:
-    """Of each row how many of those that landed beside its bytes at its sender it carries: all up to the last of them
-    that it waits for."""
-    dst, offset = schedule.dst.tolist(), schedule.offset.tolist()
-    place: dict[int, int] = {}  # row that lands beside -> its number there, from 1 on
-    landed = Counter[tuple[int, int]]()
-    carried = []
-    for row in range(len(schedule)):
-        mine = [d for d in schedule.deps(row).tolist() if d in place and offset[d] == offset[row]]
-        carried.append(max((place[d] for d in mine), default=0))
-        if schedule.reduce[row] == BESIDE:
-            landed[dst[row], offset[row]] += 1
-            place[row] = landed[dst[row], offset[row]]
-    return carried
+    """Of each row how many of those that landed beside its bytes at its sender it waits for: the first so many."""
+    offset, beside = schedule.offset.tolist(), (schedule.reduce == BESIDE).tolist()
+    return [
+        len({d for d in schedule.deps(row).tolist() if beside[d] and offset[d] == offset[row]})
+        for row in range(len(schedule))
+    ]
 
 
 def _groups(start: list[int], count: list[int]) -> list[int]:
