@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import random
 from collections import Counter, deque
@@ -72,6 +71,9 @@ def by_hand(cluster: Cluster, *parts: Sequence[Row], nbytes: int = 1 << 12) -> P
 
 
 # What is right.
+
+SUM_THEN_OWN = [(2, 1, BESIDE, ()), (1, 0, BESIDE, (0,)), (0, 2, 0, (1,)), (0, 1, BESIDE, ())]
+"""Rank 0 sends its own bytes when it has the sum."""
 
 SHAPES = {
     "2 servers": (servers(2), (2,), 1 << 14, 1),
@@ -263,7 +265,7 @@ def test_who_waits_for_other_bytes_does_not_carry_them(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["port", "memory"])
 def test_own_bytes_that_go_out_after_the_sum_are_still_there(kind: str) -> None:
     """Rank 0 has all when it sends its own bytes; a sum made in the input would have gone out instead."""
-    plan = by_hand(servers(3), [(2, 1, BESIDE, ()), (1, 0, BESIDE, (0,)), (0, 2, 0, (1,)), (0, 1, BESIDE, ())])
+    plan = by_hand(servers(3), SUM_THEN_OWN)
     program = mscclpp.build(with_channels(chunked(plan, unit=16), kind), 1)
     mscclpp_run.run(program)
     given = inputs(plan.schedule(), "float32", Op.SUM, 7)
@@ -285,33 +287,33 @@ def told(program: MscclppProgram) -> list[tuple[int, int]]:
 
 
 def test_nobody_is_told_what_he_knows() -> None:
-    """A rank that hands in has the result from who added it up; those that exchange know nothing of each other."""
-    five = mscclpp.build(chunked(made(servers(5), (2, 2)), unit=16), 1)
-    apart = 4
-    assert sorted(told(five)) == [(r, peer) for r in range(4) for peer in sorted((r ^ 1, r ^ 2))]
-    assert not any(apart in pair for pair in told(five))
+    """Who handed in has a result that came by who added it up; those that exchange know nothing of each other."""
+    star = by_hand(servers(3), [(1, 0, BESIDE, ()), (2, 0, BESIDE, ()), (0, 1, 0, (0, 1)), (0, 2, 0, (0, 1))])
+    assert not told(mscclpp.build(chunked(star, unit=16), 1))
+    four = mscclpp.build(chunked(made(servers(4), (2, 2)), unit=16), 1)
+    assert sorted(told(four)) == [(r, peer) for r in range(4) for peer in sorted((r ^ 1, r ^ 2))]
     in_place = optcc.plan(servers(4), 1 << 14, in_place=True)
     assert not told(mscclpp.export(in_place).program)
 
 
-def test_results_of_memory_channels_are_made_where_they_belong() -> None:
+def test_results_are_made_where_they_belong() -> None:
+    """Once the NICs have read what was there; memory channels need not wait for any."""
     plan = made(servers(4), (2, 2))
-    made_of = {kind: mscclpp.build(with_channels(chunked(plan, unit=16), kind), 1) for kind in ("port", "memory")}
-    names = {kind: Counter(op.name for op in one.gpus[0].threadblocks[0].ops) for kind, one in made_of.items()}
-    assert names["port"]["copy"] == 1
-    assert names["memory"]["copy"] == 0
-    assert names["port"]["flush"] == 0  # who has been told that it was read needs no flush
+    for kind in ("port", "memory"):
+        program = mscclpp.build(with_channels(chunked(plan, unit=16), kind), 1)
+        names = Counter(op.name for op in program.gpus[0].threadblocks[0].ops)
+        assert (names["copy"], names["flush"]) == (0, int(kind == "port"))
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
 def test_an_exchange_by_the_clock_as_told_by_hand(count: int) -> None:
-    """Puts, a wait for all of them, sums, signals of their own by the proxy, a wait for those, a copy."""
+    """Puts, their flush, a wait for those of others, sums, signals by themselves by the proxy, a wait for those."""
     nbytes, clock, others = 1 << 16, MSCCLPP, count - 1
     plan = made(servers(count), (count,), nbytes)
     told = mscclpp_clock.seconds(mscclpp.build(chunked(plan, unit=16), 1), plan.cluster, nbytes)
-    operations = 2 + 2 * others + 2 + 3  # a put, the wait; nops and sums; a nop, a signal; the wait, a nop, the copy
-    proxy = 2 * (others * clock.port_message_s + clock.signal_s)
-    moved = others * (nbytes / RATE + nbytes / clock.add_rate) + nbytes / clock.put_rate
+    operations = 2 + 2 * others + 3 + others - 1  # a put, a wait; nops and sums; a nop, a signal, a wait; flushes
+    proxy = others * (2 * clock.port_message_s + clock.port_flush_s) + clock.signal_s
+    moved = others * (nbytes / RATE + nbytes / clock.add_rate)
     assert told == pytest.approx(clock.launch_s + operations * clock.operation_s + proxy + moved, rel=1e-6)
 
 
@@ -360,36 +362,19 @@ def one_slot_for_two(plan: Json) -> None:
         for block in gpu["threadblocks"]:
             refs = {ref["access_channel_type"]: ref["remote_buffer_ids"] for ref in block["remote_buffer_refs"]}
             for op in block["ops"]:
-                for span in op.get("dst_buff", ()):
+                for span in op.get("dst_buff", ()) if op["name"] == "pws" else ():
                     remote = gpu["remote_buffers"][refs["port"][span["buffer_id"]]] if "buffer_id" in span else {}
                     if (remote.get("rank"), remote.get("type")) == (0, "s"):
                         come.append(span)
     come[1]["index"] = come[0]["index"]
 
 
-def _blocks_of(plan: Json, rank: int) -> Iterator[Json]:
-    for block in plan["gpus"][rank]["threadblocks"]:
-        yield from block["ops"]
-
-
-def sum_into_the_input(plan: Json) -> None:
-    """While a NIC may still read it there."""
-    for op in _blocks_of(plan, 0):
-        for span in (*op.get("src_buff", ()), *op.get("dst_buff", ())):
-            if op["name"] == "re" and span["type"] == "s" and span["index"] == _sum_place(plan):
-                span["type"], span["index"] = "i", 0
-    blocks = plan["gpus"][0]["threadblocks"]
-    blocks[0]["ops"] = [op for op in blocks[0]["ops"] if op["name"] != "copy"]
-
-
-def _sum_place(plan: Json) -> int:
-    return int(next(op for op in _blocks_of(plan, 0) if op["name"] == "copy")["src_buff"][0]["index"])
-
-
 def copied_too_soon(plan: Json) -> None:
     for ops in _blocks(plan):
-        at = next(i for i, op in enumerate(ops) if op["name"] == "signal")
-        ops.insert(at, ops.pop())
+        at = next((i for i, op in enumerate(ops) if op["name"] == "copy"), 0)
+        if at:
+            flush = next(i for i, op in enumerate(ops) if op["name"] == "flush")
+            ops.insert(flush, ops.pop(at))
 
 
 def unjoined(name: str, after: str) -> Callable[[Json], None]:
@@ -405,40 +390,46 @@ def unjoined(name: str, after: str) -> Callable[[Json], None]:
 
 
 MSCCLPP_WRONG: dict[str, tuple[Callable[[Json], None], str]] = {
-    "nobody is told that scratch was read": (nothing_told, "race: .* which may still be read"),
+    "nobody is told that scratch was read": (nothing_told, "race: .* scratch"),
     "a signal too few": (drop("signal"), "deadlock"),
     "told before it was read": (told_too_soon, "race"),
     "one slot for two": (one_slot_for_two, "race|second time"),
     "a sum is lost": (drop("re", 1), "missing|nothing was written"),
     "the first sum is lost": (drop("re"), "missing|nothing was written"),
-    "the result is not copied": (drop("copy"), "missing"),
-    "the result is copied before NICs have read the input": (copied_too_soon, "race"),
-    "the sum is made in the input": (sum_into_the_input, "race"),
+    "the sum is made before NICs have read the input": (drop("flush"), "race"),
     "no nop between the waits and the sum": (unjoined("re", "wait"), "race"),
     "no nop between two sums": (unjoined("re", "re"), "second time|race|nothing was written"),
     "no nop between the sum and the signal": (unjoined("signal", "re"), "race"),
-    "no nop between the wait and the copy": (unjoined("copy", "wait"), "race"),
+}
+COPY_WRONG: dict[str, tuple[Callable[[Json], None], str]] = {
+    "the result is not copied": (drop("copy"), "missing"),
+    "the result is copied before NICs have read the input": (copied_too_soon, "race"),
+    "no nop between the flush and the copy": (unjoined("copy", "flush"), "race"),
+    "no nop between the copy and the signal": (unjoined("signal", "copy"), "race"),
 }
 
 
 @cache
-def file_of(digits: tuple[int, ...]) -> str:
-    return mscclpp_file.dump(mscclpp.build(chunked(made(servers(4), digits), unit=16), 1))
+def file_of(plan: str) -> str:
+    plans = {"one hop": made(servers(4), (4,)), "two hops": made(servers(4), (2, 2)),
+             "own bytes last": by_hand(servers(3), SUM_THEN_OWN)}  # fmt: skip
+    return mscclpp_file.dump(mscclpp.build(chunked(plans[plan], unit=16), 1))
 
 
 @pytest.mark.parametrize(
-    ("digits", "name"),
+    ("plan", "name"),
     [
-        *(((4,), name) for name in MSCCLPP_WRONG),
-        *(((2, 2), name) for name in MSCCLPP_WRONG if name != "no nop between two sums"),  # there is one in a step
+        *(("one hop", name) for name in MSCCLPP_WRONG),
+        *(("two hops", name) for name in MSCCLPP_WRONG if name != "no nop between two sums"),  # a hop has one
+        *(("own bytes last", name) for name in COPY_WRONG),
     ],
 )
-def test_wrong_mscclpp_files_are_found(digits: tuple[int, ...], name: str) -> None:
-    mscclpp_run.run(mscclpp_file.load(file_of(digits)))
-    raw = copy.deepcopy(json.loads(file_of(digits)))
-    change, message = MSCCLPP_WRONG[name]
+def test_wrong_mscclpp_files_are_found(plan: str, name: str) -> None:
+    mscclpp_run.run(mscclpp_file.load(file_of(plan)))
+    raw = json.loads(file_of(plan))
+    change, message = (MSCCLPP_WRONG | COPY_WRONG)[name]
     change(raw)
-    assert json.dumps(raw) != json.dumps(json.loads(file_of(digits)))
+    assert raw != json.loads(file_of(plan))
     with pytest.raises(VerifyError, match=message):
         mscclpp_run.run(mscclpp_file.load(json.dumps(raw)))
 
@@ -451,6 +442,21 @@ def test_what_one_launch_does_not_show_two_do() -> None:
     mscclpp_run.run(mscclpp_file.load(json.dumps(raw)), launches=1)
     with pytest.raises(VerifyError, match=r"race: .*scratch"):
         mscclpp_run.run(mscclpp_file.load(json.dumps(raw)), launches=2)
+
+
+def test_scratch_of_another_size_lies_elsewhere() -> None:
+    """Whoever goes on while a peer still copies from scratch does no harm, unless the next message has another size."""
+    raw = json.loads(file_of("own bytes last"))
+    unjoined("signal", "copy")(raw)
+    with pytest.raises(
+        VerifyError, match=r"race: the next launch of rank 1, of another size, writes .* scratch of rank 0"
+    ):
+        mscclpp_run.run(mscclpp_file.load(json.dumps(raw)))
+    raw["min_message_size"] = raw["max_message_size"] = 1 << 12
+    mscclpp_run.run(mscclpp_file.load(json.dumps(raw)))
+    raw["max_message_size"] += 16
+    with pytest.raises(VerifyError, match="of another size"):
+        mscclpp_run.run(mscclpp_file.load(json.dumps(raw)))
 
 
 def test_a_thread_does_not_know_what_another_waited_for() -> None:

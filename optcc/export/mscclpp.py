@@ -7,10 +7,10 @@ block make waits and puts on port channels, all threads make additions and copie
 block, stands wherever one depends on the other.
 
 What lands beside is waited for and added no sooner than a put or the result needs it, and the sum goes into scratch
-again: so the input stays as puts need it. A result that cannot be made in the input, since a NIC may still read it
-there, is copied into it at the end. Scratch outlives a launch, and who puts into it may be a launch ahead: where
-nothing else tells him that what he put has been read, a signal does at the end, which he waits for. (The executor's own
-double scratch moves where its packets go, and not where puts go.)
+again: so the input stays as puts need it, and takes the last sum when the NICs have read it. Scratch outlives a launch,
+and who puts into it may be a launch ahead, of another size: where nothing else tells him that all of it is out of use,
+a signal does at the end, which he waits for. (The executor's own double scratch moves where its packets go, and not
+where puts go.)
 
 How deep, how finely cut and how wide a file is: candidates are built, and the executor's clock decides. The links say
 how many threadblocks are tried first: as many as move bytes as fast as the fastest port that they use. What a message
@@ -233,7 +233,6 @@ Lane = tuple[str, int]
 class _Slot:
     """Scratch that one move lands in. `name`: a bit of its own; `signals`: by `lane`, until it has landed."""
 
-    src: int
     start: int
     lane: Lane
     signals: int
@@ -246,12 +245,13 @@ class _Beside:
 
     ends : how many have landed where a sum is needed, ascending: what puts carry, and all
     sums : of these, and of none, where it is
-    raw : puts of the input that are to come, or that a NIC may still be reading
+    raw : puts of the input that are to come; nic : a NIC was to read it
     """
 
     ends: list[int]
     sums: dict[int, ChunkSpan]
     raw: int
+    nic: bool = False
     slots: list[_Slot] = field(default_factory=list)
 
 
@@ -270,9 +270,10 @@ class _OpenBlock:
     beside: dict[int, _Beside] = field(default_factory=dict)  # by first chunk
     signals: dict[Lane, list[int]] = field(default_factory=dict)  # that come: what their sender knows to be read
     heard: Counter[Lane] = field(default_factory=Counter)  # how many of these it has waited for
-    tells: dict[Lane, None] = field(default_factory=dict)  # who at the end is told that all has been read
-    hears: dict[Lane, None] = field(default_factory=dict)  # who at the end tells that
+    tells: dict[Lane, None] = field(default_factory=dict)  # who at the end is told that scratch is out of use
+    hears: dict[Lane, None] = field(default_factory=dict)  # who at the end tells that of its own
     read: int = 0  # slots that are known to be read, by their names
+    sums: bool = False  # some are in scratch
     waited: bool = False
     worked: bool = False
 
@@ -338,7 +339,7 @@ class _OpenBlock:
         if self.waited or self.worked:
             self.nop()
         self.ops.append(MscclppOp("copy", None, (), (src,), (dst,)))
-        self.worked = True  # nothing that depends on it follows
+        self.worked = True
 
     def sum_of(self, start: int, landed: int, scratch: _Scratch) -> ChunkSpan:
         """Where the sum of so many that have landed beside these chunks is; added where it is not yet.
@@ -349,13 +350,14 @@ class _OpenBlock:
         before = 0
         for end in mine.ends:
             if end <= landed and end not in mine.sums:
-                come = mine.slots[before:end]
+                come, total, into, count = mine.slots[before:end], mine.sums[before], mine.sums[0], mine.sums[0].count
+                if end < mine.ends[-1] or mine.raw:
+                    into, self.sums = ChunkSpan(scratch.take(count), count, local="s"), True
+                elif mine.nic:
+                    self.flush()
                 self.wait((slot.lane, slot.signals) for slot in come)
-                total, count = mine.sums[before], mine.sums[0].count
-                last = end == mine.ends[-1] and not mine.raw
-                into = mine.sums[0] if last else ChunkSpan(scratch.take(count), count, local="s")
-                lower = [ChunkSpan(slot.start, count, local="s") for slot in come if slot.src < self.rank]
-                higher = [ChunkSpan(slot.start, count, local="s") for slot in come if slot.src > self.rank]
+                lower = [ChunkSpan(slot.start, count, local="s") for slot in come if slot.lane[1] < self.rank]
+                higher = [ChunkSpan(slot.start, count, local="s") for slot in come if slot.lane[1] > self.rank]
                 for other in lower[1:]:
                     self.add(lower[0], other, lower[0])
                 for other in (*lower[:1], *higher):
@@ -366,27 +368,29 @@ class _OpenBlock:
             before = end
         return mine.sums[landed]
 
-    def finish(self) -> None:
-        """Tell that slots have been read, wait to be told, and copy results into the input.
+    def flush(self) -> None:
+        """Wait until the NICs have read what was put.
 
-        Before that, wait until the NICs have read what was put: the caller may change the buffer next. Who tells that
-        he has read it says so, too. A flush names what was put last as its destinations: the kernel counts them to know
-        how many channels to flush.
+        A flush names what was put last as its destinations: the kernel counts them to know how many channels to flush.
         """
-        if self.tells and (self.waited or self.worked):
-            self.nop()
-        self._on_all("signal", self.tells)
-        self._on_all("wait", self.hears)
-        self.waited |= bool(self.hears)
-        read = {self.channel(lane) for lane in self.hears if lane[0] == "port"}
-        flushed = [(channel, span) for channel, span in self.unflushed.items() if channel not in read]
+        flushed = list(self.unflushed.items())
         for i in range(0, len(flushed), MAX_OP_CHANNELS):
             part = flushed[i : i + MAX_OP_CHANNELS]
             self.ops.append(MscclppOp("flush", "port", tuple(c for c, _ in part), (), tuple(span for _, span in part)))
             self.waited = True
+        self.unflushed.clear()
+
+    def finish(self) -> None:
+        """What is left when all has been put and added: the caller may change the buffer next, and peers may put into
+        scratch."""
+        self.flush()
         for mine in self.beside.values():
             if mine.sums[mine.ends[-1]] != mine.sums[0]:
                 self.copy(mine.sums[mine.ends[-1]], mine.sums[0])
+        if self.tells and (self.waited or self.worked):
+            self.nop()
+        self._on_all("signal", self.tells)
+        self._on_all("wait", self.hears)
 
 
 @dataclass
@@ -407,21 +411,22 @@ def build(rounded: Chunked, blocks: int) -> MscclppProgram:
     made = [[_OpenBlock(rank) for _ in range(blocks)] for rank in range(len(server))]
     scratch = [_Scratch() for _ in server]
     _expect(rounded, made)
-    slots: list[tuple[_OpenBlock, _OpenBlock, _Slot]] = []
+    slots: list[tuple[int, int, _Slot]] = []  # of which rank's which block
     for move in rounded.moves:
         kind = "memory" if server[move.src] == server[move.dst] else "port"
         source, target = made[move.src][move.group % blocks], made[move.dst][move.group % blocks]
         src = here = ChunkSpan(move.start, move.count, local="i")
         if move.start in source.beside:
             src = source.sum_of(move.start, move.carries, scratch[move.src])
-            source.beside[move.start].raw -= src == here and kind == "memory"
+            source.beside[move.start].raw -= src == here
+            source.beside[move.start].nic |= src == here and kind == "port"
         at = scratch[move.dst].take(move.count) if move.reduce else move.start
         source.put((kind, move.dst), src, "s" if move.reduce else "i", at)
         come = target.signals.setdefault((kind, move.src), [])
         come.append(source.read)
-        slot = _Slot(move.src, at, (kind, move.src), len(come), 1 << len(slots))
+        slot = _Slot(at, (kind, move.src), len(come), 1 << len(slots))
         if move.reduce:
-            slots.append((source, target, slot))
+            slots.append((move.dst, move.group % blocks, slot))
         if move.reduce == LandsAs.BESIDE:
             target.beside[move.start].slots.append(slot)
             continue
@@ -433,17 +438,14 @@ def build(rounded: Chunked, blocks: int) -> MscclppProgram:
         for block in mine:
             for start, beside in block.beside.items():
                 block.sum_of(start, beside.ends[-1], scratch[rank])
-    known = [reduce(or_, (block.read for block in mine)) for mine in made]
-    for source, target, slot in slots:
-        if not known[source.rank] & slot.name:
-            target.tells[slot.lane] = None
-            source.hears[slot.lane[0], target.rank] = None
+    _tell(made, slots)
     for mine in made:
         for block in mine:
             block.finish()
     gpus = tuple(_gpu(rounded.chunks, scratch[rank].chunks, mine) for rank, mine in enumerate(made))
     per_chunk = MAX_BYTES // max(rounded.chunks, *(gpu.scratch for gpu in gpus)) // ALIGNMENT * ALIGNMENT
-    return MscclppProgram(f"optcc-{rounded.plan.plan_id}", gpus, per_chunk * rounded.chunks)
+    least, most = ALIGNMENT * rounded.chunks, per_chunk * rounded.chunks
+    return MscclppProgram(f"optcc-{rounded.plan.plan_id}", gpus, least, most)
 
 
 def _expect(rounded: Chunked, made: list[list[_OpenBlock]]) -> None:
@@ -458,6 +460,19 @@ def _expect(rounded: Chunked, made: list[list[_OpenBlock]]) -> None:
                 if rank == move.src:
                     mine.ends = sorted({*mine.ends, move.carries} - {0})
                     mine.raw += not move.carries
+
+
+def _tell(made: list[list[_OpenBlock]], slots: list[tuple[int, int, _Slot]]) -> None:
+    """Settle who tells whom at the end that scratch is out of use: whoever puts into scratch and does not know it."""
+    known = [reduce(or_, (block.read for block in mine)) for mine in made]
+    used = Counter[tuple[int, int]]()  # by rank and block, the sum of slots' names
+    for rank, number, slot in slots:
+        used[rank, number] += slot.name
+    for rank, lane in dict.fromkeys((rank, slot.lane) for rank, _, slot in slots):
+        for number, block in enumerate(made[rank]):
+            if block.sums or used[rank, number] & ~known[lane[1]]:
+                block.tells[lane] = None
+                made[lane[1]][number].hears[lane[0], rank] = None
 
 
 def _gpu(chunks: int, scratch: int, made: list[_OpenBlock]) -> MscclppGpu:

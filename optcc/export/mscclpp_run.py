@@ -8,7 +8,8 @@
 * The k-th channel of a type from A to B is joined to the k-th from B to A. Signals and requests to a proxy are counted
   without bound, and the proxy does not depend on the kernel: only waits block.
 * Channel pairs and scratch outlive a launch. The program is launched again and again; in between the caller reads the
-  result and writes new data, without telling other ranks.
+  result and writes new data, without telling other ranks. A launch may have another size than the one before, and then
+  chunks of scratch lie elsewhere: who puts into another rank's scratch must know that all of it is out of use.
 
 An access is safe when every conflicting access before it *happened before* it: a chain of waits leads from the one to
 the other (Lamport, 1978; vector clocks: Fidge, Mattern, 1988). That is checked for every access, so that one replayed
@@ -80,6 +81,10 @@ class _MscclppMachine:
         self.all_threads: list[Clock] = [self._zero() for _ in self.blocks]
         self.lead: list[list[Clock]] = [[] for _ in self.blocks]  # of the first so many
         self.memory = memories(program)
+        self.scratch_of: list[set[Place]] = [set() for _ in range(self.ranks)]  # of others, that a rank puts into
+        if not program.one_size:
+            for (r, _), spans in _data(program):
+                self.scratch_of[r] |= {place for place, _ in spans if place[0] != r and place[1] == "s"}
 
     def _zero(self) -> Clock:
         return np.zeros(self.threads, np.int32)
@@ -93,6 +98,9 @@ class _MscclppMachine:
                 if rank == r:
                     np.maximum(clock, self.all_threads[i], out=clock)
             self._call(r, clock)
+            for place in self.scratch_of[r] & self.memory.keys():
+                for piece in range(len(self.memory[place].held)):
+                    self.memory[place].may_write(piece, clock, f"the next launch of rank {r}, of another size,")
             start.append(clock)
         for i, (r, _) in enumerate(self.blocks):
             self._join(i, start[r])
@@ -275,7 +283,7 @@ def memories(program: MscclppProgram) -> dict[Place, BufferPieces]:
         if gpu.scratch:
             sizes[r, "s"] = gpu.scratch
     cuts = {place: {0, size} for place, size in sizes.items()}
-    joined = list(_data(program))
+    joined = [spans for _, spans in _data(program)]
     for spans in joined:
         for place, span in spans:
             cuts.get(place, set()).update((span.start, span.start + span.count))
@@ -301,13 +309,13 @@ def memories(program: MscclppProgram) -> dict[Place, BufferPieces]:
     }
 
 
-def _data(program: MscclppProgram) -> Iterator[list[tuple[Place, ChunkSpan]]]:
-    """The spans of every operation that moves data."""
+def _data(program: MscclppProgram) -> Iterator[tuple[tuple[int, int], list[tuple[Place, ChunkSpan]]]]:
+    """Rank and threadblock, and the spans, of every operation that moves data."""
     for r, gpu in enumerate(program.gpus):
         for t, block in enumerate(gpu.threadblocks):
             for op in block.ops:
                 if op.name in SHAPES:
-                    yield [(where(program, r, t, op, span), span) for span in (*op.src, *op.dst)]
+                    yield (r, t), [(where(program, r, t, op, span), span) for span in (*op.src, *op.dst)]
 
 
 class HeldSum(NamedTuple):
