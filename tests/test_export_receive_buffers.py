@@ -311,7 +311,8 @@ def test_an_exchange_by_the_clock_as_told_by_hand(count: int) -> None:
     nbytes, clock, others = 1 << 16, MSCCLPP, count - 1
     plan = made(servers(count), (count,), nbytes)
     told = mscclpp_clock.seconds(mscclpp.build(chunked(plan, unit=16), 1), plan.cluster, nbytes)
-    operations = 2 + 2 * others + 3 + others - 1  # a put, a wait; nops and sums; a nop, a signal, a wait; flushes
+    operations = 2 + 2 * others + 3  # a put, a wait; nops and sums; a nop, a signal, a wait
+    operations += others - 1  # flushes; the nop before them comes while the proxy serves the puts
     proxy = others * (2 * clock.port_message_s + clock.port_flush_s) + clock.signal_s
     moved = others * (nbytes / RATE + nbytes / clock.add_rate)
     assert told == pytest.approx(clock.launch_s + operations * clock.operation_s + proxy + moved, rel=1e-6)
@@ -397,6 +398,7 @@ MSCCLPP_WRONG: dict[str, tuple[Callable[[Json], None], str]] = {
     "a sum is lost": (drop("re", 1), "missing|nothing was written"),
     "the first sum is lost": (drop("re"), "missing|nothing was written"),
     "the sum is made before NICs have read the input": (drop("flush"), "race"),
+    "no nop between several puts and their flush": (unjoined("flush", "pws"), "race"),
     "no nop between the waits and the sum": (unjoined("re", "wait"), "race"),
     "no nop between two sums": (unjoined("re", "re"), "second time|race|nothing was written"),
     "no nop between the sum and the signal": (unjoined("signal", "re"), "race"),
@@ -420,7 +422,7 @@ def file_of(plan: str) -> str:
     ("plan", "name"),
     [
         *(("one hop", name) for name in MSCCLPP_WRONG),
-        *(("two hops", name) for name in MSCCLPP_WRONG if name != "no nop between two sums"),  # a hop has one
+        *(("two hops", name) for name in MSCCLPP_WRONG if name != "no nop between two sums"),  # a hop has one sum
         *(("own bytes last", name) for name in COPY_WRONG),
     ],
 )
@@ -432,6 +434,18 @@ def test_wrong_mscclpp_files_are_found(plan: str, name: str) -> None:
     assert raw != json.loads(file_of(plan))
     with pytest.raises(VerifyError, match=message):
         mscclpp_run.run(mscclpp_file.load(json.dumps(raw)))
+
+
+@pytest.mark.parametrize("plan", ["one hop", "two hops"])
+def test_no_operation_can_be_left_out(plan: str) -> None:
+    raw = json.loads(file_of(plan))
+    for gpu in raw["gpus"]:
+        for block in gpu["threadblocks"]:
+            for i, op in enumerate(list(block["ops"])):
+                del block["ops"][i]
+                with pytest.raises(VerifyError):
+                    mscclpp_run.run(mscclpp_file.load(json.dumps(raw)))
+                block["ops"].insert(i, op)
 
 
 def test_what_one_launch_does_not_show_two_do() -> None:

@@ -259,7 +259,8 @@ class _Beside:
 class _OpenBlock:
     """A threadblock in the making.
 
-    waited, worked : whether waits, or data operations, since the last nop are unknown to the threads that need them
+    waited, worked, handed : whether waits, data operations, or puts that the proxy was given, since the last nop are
+        unknown to the threads that need them
     """
 
     rank: int
@@ -276,6 +277,7 @@ class _OpenBlock:
     sums: bool = False  # some are in scratch
     waited: bool = False
     worked: bool = False
+    handed: bool = False
 
     def channel(self, lane: Lane) -> int:
         peers = self.peers.setdefault(lane[0], [])
@@ -291,7 +293,7 @@ class _OpenBlock:
 
     def nop(self) -> None:
         self.ops.append(MscclppOp("nop"))
-        self.waited = self.worked = False
+        self.waited = self.worked = self.handed = False
 
     def put(self, lane: Lane, src: ChunkSpan, buffer: str, start: int) -> None:
         kind, peer = lane
@@ -302,6 +304,7 @@ class _OpenBlock:
                 self.nop()
             self.ops.append(MscclppOp("pws", kind, (channel,), (src,), (dst,)))
             self.unflushed[channel] = dst
+            self.handed = True
             return
         if self.waited or self.worked:
             self.nop()
@@ -374,6 +377,8 @@ class _OpenBlock:
         A flush names what was put last as its destinations: the kernel counts them to know how many channels to flush.
         """
         flushed = list(self.unflushed.items())
+        if self.handed and len(flushed) > 1:  # by a thread for each, of puts that one thread has made
+            self.nop()
         for i in range(0, len(flushed), MAX_OP_CHANNELS):
             part = flushed[i : i + MAX_OP_CHANNELS]
             self.ops.append(MscclppOp("flush", "port", tuple(c for c, _ in part), (), tuple(span for _, span in part)))

@@ -80,6 +80,7 @@ class _MscclppMachine:
         self.begun: list[Clock] = [self._zero() for _ in self.blocks]  # what all threads knew at the last nop
         self.all_threads: list[Clock] = [self._zero() for _ in self.blocks]
         self.lead: list[list[Clock]] = [[] for _ in self.blocks]  # of the first so many
+        self.fresh: list[dict[Channel, int]] = [{} for _ in self.blocks]  # lanes put on since then: how often before
         self.memory = memories(program)
         self.scratch_of: list[set[Place]] = [set() for _ in range(self.ranks)]  # of others, that a rank puts into
         if not program.one_size:
@@ -148,13 +149,17 @@ class _MscclppMachine:
 
     def _join(self, i: int, clock: Clock) -> None:
         """All threads of a block know this, and no more."""
-        self.all_threads[i], self.begun[i], self.lead[i] = clock.copy(), clock.copy(), []
+        self.all_threads[i], self.begun[i], self.lead[i], self.fresh[i] = clock.copy(), clock.copy(), [], {}
 
     def _lead(self, i: int, thread: int) -> Clock:
         """What the first threads know, by their place: those that have done nothing since the last nop know that."""
         while len(self.lead[i]) <= thread:
             self.lead[i].append(self.begun[i].copy())
         return self.lead[i][thread]
+
+    def _asked(self, i: int, lane: Channel, thread: int) -> int:
+        """How many puts of a lane come before what a thread asks of its proxy now: the first thread makes them."""
+        return self.fresh[i].get(lane, self.sent[lane]) if thread else self.sent[lane]
 
     def _step(self, i: int, op: MscclppOp) -> bool:
         """Do one operation; False: it has to wait."""
@@ -174,7 +179,7 @@ class _MscclppMachine:
         elif op.name == "flush":
             # The kernel counts a flush's channels by its destinations.
             for thread, lane in enumerate(self._lanes(i, op, op.channels[: len(op.dst)])):
-                self._lead(i, thread)[self.proxy[lane]] = self.sent[lane]
+                self._lead(i, thread)[self.proxy[lane]] = self._asked(i, lane, thread)
         elif op.name in SHAPES:
             self._data(i, op)
         else:
@@ -203,7 +208,7 @@ class _MscclppMachine:
     def _signal(self, i: int, lane: Channel, thread: int) -> None:
         clock = self._lead(i, thread).copy()
         if lane[1] == "port":
-            clock[self.proxy[lane]] = self.sent[lane]
+            clock[self.proxy[lane]] = self._asked(i, lane, thread)
         self.signals[self.joined[lane]].append(clock)
 
     def _data(self, i: int, op: MscclppOp) -> None:
@@ -226,6 +231,7 @@ class _MscclppMachine:
         if by_proxy:
             clock, thread = self._lead(i, 0).copy(), self.proxy[lane]
             clock[thread] = self.sent[lane]  # its own puts stay in order
+            self.fresh[i].setdefault(lane, self.sent[lane])
             self.sent[lane] += 1
             stamp = self.sent[lane]
         else:
