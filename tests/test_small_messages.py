@@ -15,7 +15,6 @@ import pytest
 import optcc
 from optcc.api import lower_bound_with_costs, runnable
 from optcc.errors import InputError
-from optcc.export.formats import write
 from optcc.planner.search import slower_s
 from optcc.plans.files import BESIDE_MAJOR, load_plan, save_plan
 from optcc.plans.plan import Plan
@@ -187,14 +186,6 @@ def test_plans_with_receive_buffers_are_files_of_their_own_version(tmp_path: Pat
         assert again == plan
         assert again.schedule().beside == (major == BESIDE_MAJOR)
         assert (again.schedule().reduce == plan.schedule().reduce).all()
-
-
-@pytest.mark.parametrize("form", ["mscclpp", "chakra", "goal"])
-def test_exports_refuse_them(form: str, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="receive buffers") as told:
-        write(made(servers(4), 4096, (4,)), form, tmp_path / "a")
-    assert "--in-place" in str(told.value)
-    assert not [*tmp_path.iterdir()]
 
 
 def test_what_folds_in_place_does_not_run_them() -> None:

@@ -40,7 +40,7 @@ from optcc.cli.options import (
     "--jitter): it waits less for the slowest.",
 )  # fmt: skip
 @click.option(
-    "--in-place", is_flag=True, help="Only schedules that need no receive buffers: exports, and executors of others."
+    "--in-place", is_flag=True, help="Only schedules that need no receive buffers, for executors that have none."
 )
 @click.option("-o", "--output", type=OUTPUT, help="Where to write the plan; - is standard output.")
 @json_option

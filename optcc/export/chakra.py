@@ -4,7 +4,8 @@ A transfer is a send node at one rank and a receive node at the other, joined by
 has to be there before (data_deps, in the same file). Attributes are typed as the feeder reads them
 (src/feeder/et_feeder_node.cpp). A send waits for the one before it at its ports, too (ctrl_deps), since the order of
 sends is part of a plan. Three more attributes, which the feeder keeps and does not use, allow checks of sums and order:
-`optcc_offset`, `optcc_reduce`, `optcc_port`. They say which bytes move, whether they are added, and by which port.
+`optcc_offset`, `optcc_reduce`, `optcc_port`. They say which bytes move, whether they are added, and by which port. A
+fourth, `optcc_beside`, is there where bytes land beside those that they are added to (`LandsAs.BESIDE`).
 
 Here is the part of Chakra's schema that sends and receives need (mlcommons/chakra, schema/protobuf/et_def.proto). Its
 descriptor is built when first needed: no compiler at build time, no generated code tied to a protobuf version. A file
@@ -20,6 +21,7 @@ from typing import Any
 from optcc.errors import InputError
 from optcc.export.sends import Node, chained, parted
 from optcc.plans.plan import Plan
+from optcc.schedule.columns import BESIDE
 from optcc.simulation.simulator import simulate
 
 VERSION = "0.0.4"
@@ -27,7 +29,7 @@ COMM_SEND, COMM_RECV = 5, 6
 VALUES = {"int32_val": (7, "INT32"), "int64_val": (9, "INT64"), "bool_val": (27, "BOOL"), "string_val": (29, "STRING")}
 _KINDS = {
     **dict.fromkeys(("comm_size", "comm_dst", "comm_src", "comm_tag", "optcc_offset", "optcc_port"), int),
-    **dict.fromkeys(("is_cpu_op", "optcc_reduce"), bool),
+    **dict.fromkeys(("is_cpu_op", "optcc_reduce", "optcc_beside"), bool),
 }
 """Of a node's attributes. One that is not here might change what the node does."""
 
@@ -68,8 +70,10 @@ def dump(nodes: list[Node]) -> bytes:
         raw.attr.add(name="comm_dst" if node.sends else "comm_src", int32_val=node.peer)
         raw.attr.add(name="comm_tag", int32_val=node.tag)
         raw.attr.add(name="optcc_offset", int64_val=node.offset)
-        raw.attr.add(name="optcc_reduce", bool_val=node.reduce)
+        raw.attr.add(name="optcc_reduce", bool_val=bool(node.reduce))
         raw.attr.add(name="optcc_port", int32_val=node.port)
+        if node.reduce == BESIDE:
+            raw.attr.add(name="optcc_beside", bool_val=True)
         serialize_length_prefixed(raw, out)
     return out.getvalue()
 
@@ -119,6 +123,9 @@ def _node_in(raw: Any) -> Node:
     sends = raw.type == COMM_SEND
     if ("comm_src" if sends else "comm_dst") in attrs:
         raise ValueError(f"node {raw.id} has a peer of both kinds")
+    beside = attrs.get("optcc_beside", False)
+    if beside and not attrs["optcc_reduce"]:
+        raise ValueError(f"node {raw.id} lands beside, and is not added")
     return Node(
         id=raw.id,
         sends=sends,
@@ -126,7 +133,7 @@ def _node_in(raw: Any) -> Node:
         tag=attrs["comm_tag"],
         nbytes=attrs["comm_size"],
         offset=attrs["optcc_offset"],
-        reduce=attrs["optcc_reduce"],
+        reduce=BESIDE if beside else attrs["optcc_reduce"],
         deps=tuple(raw.data_deps),
         order=tuple(raw.ctrl_deps),
         port=attrs.get("optcc_port", 0),

@@ -19,7 +19,7 @@ from optcc.errors import InputError
 from optcc.planner.search import choose
 from optcc.plans.plan import Plan
 from optcc.schedule.baselines import BASELINES
-from optcc.schedule.columns import GRANULE, Schedule
+from optcc.schedule.columns import BESIDE, GRANULE, Schedule
 from optcc.schedule.recipe import require_segments
 from optcc.schedule.routes import fluid_seconds
 from optcc.simulation.simulator import simulate
@@ -36,15 +36,20 @@ CLOSE = 1.002
 
 @dataclass(frozen=True)
 class ChunkMove:
-    """`count` chunks from `start` on go from rank `src` to rank `dst`, which adds them (`reduce`) or takes them as they
-    are. `group`: moves of different groups touch different chunks."""
+    """`count` chunks from `start` on go from rank `src` to rank `dst`.
+
+    reduce : whether they are added there, and how: a `LandsAs`
+    group : moves of different groups touch different chunks
+    carries : how many of the moves that landed beside these chunks at `src` are in what is sent, the first ones
+    """
 
     src: int
     dst: int
     start: int
     count: int
-    reduce: bool
+    reduce: int
     group: int
+    carries: int
 
 
 @dataclass(frozen=True)
@@ -167,7 +172,9 @@ def _round(plan: Plan, chunks: int) -> Chunked:
     small = plan.schedule().resized(chunks * GRANULE)
     start, count = (small.offset // GRANULE).tolist(), (small.length // GRANULE).tolist()
     group = _groups(start, count)
-    columns = zip(small.src.tolist(), small.dst.tolist(), start, count, small.reduce.tolist(), group, strict=True)
+    columns = zip(
+        small.src.tolist(), small.dst.tolist(), start, count, small.reduce.tolist(), group, _carried(small), strict=True
+    )
     scale = Fraction(plan.bound.nbytes, chunks * GRANULE)
     return Chunked(
         plan=plan,
@@ -177,6 +184,15 @@ def _round(plan: Plan, chunks: int) -> Chunked:
         fluid_s=fluid_seconds(small, plan.cluster) * scale,
         schedule=small,
     )
+
+
+def _carried(schedule: Schedule) -> list[int]:
+    """Of each row how many of those that landed beside its bytes at its sender it waits for: the first so many."""
+    offset, beside = schedule.offset.tolist(), (schedule.reduce == BESIDE).tolist()
+    return [
+        len({d for d in schedule.deps(row).tolist() if beside[d] and offset[d] == offset[row]})
+        for row in range(len(schedule))
+    ]
 
 
 def _groups(start: list[int], count: list[int]) -> list[int]:

@@ -92,14 +92,6 @@ def write(
         expected = "FILE: a trace for each rank, FILE.RANK.et"
         raise InputError("several files", where="-o", expected=expected, got=str(path))
     check_place(path)
-    if format_name != "perfetto" and plan.schedule().beside:
-        raise InputError(
-            "this format has no receive buffers",
-            where="plan",
-            expected="transfers that are added in place",
-            got=f"{plan.family}, whose transfers land beside the result",
-            hint="Plan with --in-place.",
-        )
     if format_name == "mscclpp":
         return _mscclpp(plan, path, segments, chunks, threadblocks)
     for option, value in (("--chunks", chunks), ("--threadblocks", threadblocks)):

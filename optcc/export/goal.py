@@ -9,7 +9,8 @@ reason. Sends of a NIC are chained in the order in which the plan's simulation s
 LogGOPSim counts a message as arrived at its first byte, our simulator at its last; and a send that has waited starts
 when its NIC was last busy, however long ago. With NICs that idle its times are below ours.
 
-A comment in front of every operation, which others skip, says which bytes move and whether they are added.
+A comment in front of every operation, which others skip, says which bytes move and how they land: copied, added, or
+added from beside (`LandsAs`).
 """
 
 from __future__ import annotations
@@ -29,6 +30,8 @@ from optcc.values.cluster import Cluster
 
 NUMBERS = 255
 """Processors, and NICs: so many can be counted in eight bits."""
+LANDS = ("copy", "add", "beside")
+"""What comments call each `LandsAs`."""
 LONGEST = 2**31 - 1
 """Bytes of a message: above that, LogGOPSim would wait for the receiver first (its -S is a 32-bit number)."""
 
@@ -67,7 +70,7 @@ def _nodes(schedule: Schedule, stripes: Stripes) -> list[list[Node]]:
     landed: list[list[int]] = []  # row -> ids of its receives
     ptr, out, length = stripes.ptr.tolist(), stripes.out.tolist(), stripes.length.tolist()
     for row in range(len(schedule)):
-        src, dst, reduce = int(schedule.src[row]), int(schedule.dst[row]), bool(schedule.reduce[row])
+        src, dst, reduce = int(schedule.src[row]), int(schedule.dst[row]), int(schedule.reduce[row])
         deps = tuple(one for dep in schedule.deps(row).tolist() for one in landed[dep])
         landed.append([])
         offset = int(schedule.offset[row])
@@ -86,7 +89,7 @@ def dump(nodes: list[list[Node]], arrives: list[int]) -> str:
     for rank, mine in enumerate(nodes):
         out.append(f"rank {rank} {{")
         for node in mine:
-            out.append(f"// optcc {node.offset} {'add' if node.reduce else 'copy'}")
+            out.append(f"// optcc {node.offset} {LANDS[node.reduce]}")
             way = f"send {node.nbytes}b to" if node.sends else f"recv {node.nbytes}b from"
             out.append(f"l{node.id}: {way} {node.peer} tag {node.tag} cpu {arrives[node.tag]} nic {node.port}")
         out += [f"l{node.id} requires l{other}" for node in mine for other in (*node.deps, *node.order)]
@@ -99,7 +102,7 @@ _OPERATION = re.compile(
     r"tag ([0-9]{1,18}) cpu ([0-9]{1,9}) nic ([0-9]{1,9})"
 )
 _REQUIRES = re.compile(r"l([0-9]{1,18}) requires l([0-9]{1,18})")
-_COMMENT = re.compile(r"// optcc ([0-9]{1,18}) (add|copy)")
+_COMMENT = re.compile(rf"// optcc ([0-9]{{1,18}}) ({'|'.join(LANDS)})")
 
 
 def load(text: str, where: str = "GOAL schedule") -> list[list[Node]]:
@@ -126,7 +129,7 @@ def load(text: str, where: str = "GOAL schedule") -> list[list[Node]]:
             labels[found[1]] = len(files[-1])
             id_, nbytes, peer, tag, _, nic = (int(found[i]) for i in (1, 3, 4, 5, 6, 7))
             files[-1].append(
-                Node(id_, found[2] == "send", peer, tag, nbytes, int(comment[1]), comment[2] == "add", (), (), nic)
+                Node(id_, found[2] == "send", peer, tag, nbytes, int(comment[1]), LANDS.index(comment[2]), (), (), nic)
             )
             comment = None
         else:

@@ -2,7 +2,8 @@
 
 A threadblock runs its operations in order. It stores into a peer's memory (`put` on a memory channel) and adds (`re`)
 at its own rate; the blocks of a rank share its NVLink port and its memory. Puts and flushes on port channels go to the
-rank's proxy, which serves one after the other and spends some time on each; the block goes on, and waits at a flush.
+rank's proxy, as signals there do, which serves one after the other and spends some time on each; the block goes on, and
+waits at a flush.
 
 The file becomes threads that run steps in order, counters that they wait for, and rates that they share. A *thread* is
 a threadblock, or a proxy that sends for one. A *step* waits until a counter is high enough, takes a lock (first come,
@@ -49,7 +50,8 @@ class Mscclpp:
     nvlink_payload, network_payload : the part of a port's nominal rate that is left for data
     launch_s : of a kernel, beside what it does; operation_s : of an operation, beside its bytes
     signal_s : from a signal to the end of the wait
-    port_message_s, port_flush_s : that the proxy spends on a put beside its bytes, and on a flush
+    port_message_s, port_flush_s : that the proxy spends on a put beside its bytes, and on a flush; a signal by itself,
+        which was not measured, is taken for a put of no bytes
     """
 
     put_rate: float
@@ -121,10 +123,10 @@ class _TimedBlock:
         self.steps.append(TimedStep(pause=target.launch_s))
         for op in self.block.ops:
             if op.name == "wait":
-                for lane in self._lanes(op, len(op.channels)):
+                for place, lane in enumerate(self._lanes(op, len(op.channels))):  # by a thread each
                     self.waits[lane] += 1
-                    arrived = self.shared.arrived[lane]
-                    self.steps.append(TimedStep(arrived, self.waits[lane], pause=target.operation_s))
+                    pause = 0.0 if place else target.operation_s
+                    self.steps.append(TimedStep(self.shared.arrived[lane], self.waits[lane], pause=pause))
             elif op.name == "nop":
                 self.steps.append(TimedStep(pause=target.operation_s))
             elif op.name in ("re", "copy"):
@@ -133,8 +135,11 @@ class _TimedBlock:
                 self.steps.append(TimedStep(pause=target.operation_s, nbytes=self._bytes(op), cap=cap, one=memory))
             elif op.name == "signal":
                 for lane in self._lanes(op, len(op.channels)):
-                    post = self.shared.arrived[self.shared.far[lane]]
-                    self.steps.append(TimedStep(pause=target.operation_s, post=post, delay=target.signal_s))
+                    told = TimedStep(post=self.shared.arrived[self.shared.far[lane]], delay=target.signal_s)
+                    if lane[1] == "port":
+                        self._ask(lane, TimedStep(pause=target.port_message_s)).append(told)
+                    else:
+                        self.steps.append(told._replace(pause=target.operation_s))
             elif op.name in ("put", "pws"):
                 self._put(op)
             elif op.name == "flush":

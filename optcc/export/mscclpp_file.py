@@ -87,16 +87,22 @@ class MscclppGpu:
 
 @dataclass(frozen=True)
 class MscclppProgram:
-    """A whole plan, in place on the input buffer."""
+    """A whole plan, in place on the input buffer. min_bytes, max_bytes : of a message"""
 
     name: str
     gpus: tuple[MscclppGpu, ...]
+    min_bytes: int
     max_bytes: int
 
     @property
     def chunks(self) -> int:
         """Equal chunks of the buffer."""
         return self.gpus[0].chunks
+
+    @property
+    def one_size(self) -> bool:
+        """All messages have as many bytes."""
+        return self.max_bytes < self.min_bytes + ALIGNMENT * self.chunks
 
 
 def dump(program: MscclppProgram) -> str:
@@ -111,7 +117,7 @@ def dump(program: MscclppProgram) -> str:
         "num_threads_per_block": 1024,
         "use_double_scratch_buffer": False,
         "buffer_alignment": ALIGNMENT,
-        "min_message_size": ALIGNMENT * program.chunks,
+        "min_message_size": program.min_bytes,
         "max_message_size": program.max_bytes,
     }
     return json.dumps(whole, indent=1)
@@ -347,7 +353,7 @@ def load(text: str, where: str = "MSCCL++ plan") -> MscclppProgram:
             most = MAX_BYTES * gpus[0].chunks // max(max(gpu.chunks, gpu.scratch) for gpu in gpus) // unit * unit
         least = max(-(-file.min_message_size // unit), 1) * unit
         demand(least <= most, f"a multiple of {unit} bytes from min_message_size to max_message_size")
-        return MscclppProgram(file.name, gpus, most)
+        return MscclppProgram(file.name, gpus, least, most)
     except ValueError as error:
         place, expected, got = "", "an execution plan for MSCCL++", str(error)[:200]
         if isinstance(error, FieldError):

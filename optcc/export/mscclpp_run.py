@@ -1,14 +1,15 @@
 """An interpreter of MSCCL++ execution plans, by the rules of the executor's kernel (execution_kernel.hpp).
 
 * All threadblocks of all ranks run at the same time; each runs its operations in order.
-* In a threadblock the first threads (*lead*) wait, signal, and hand puts to the proxy; all threads copy and add. Only a
-  nop makes one wait for the other, and all threads for each other.
+* In a threadblock the first threads (*lead*) wait, signal, and hand puts to the proxy, the k-th thread for the k-th
+  channel of an operation; all threads copy and add. Only a nop makes one wait for the other.
 * A put on a port channel is done by the proxy some time later, in order per channel; a signal on that channel arrives
   after it, and a flush returns after it. A put on a memory channel is done by all threads, at once.
 * The k-th channel of a type from A to B is joined to the k-th from B to A. Signals and requests to a proxy are counted
   without bound, and the proxy does not depend on the kernel: only waits block.
 * Channel pairs and scratch outlive a launch. The program is launched again and again; in between the caller reads the
-  result and writes new data, without telling other ranks.
+  result and writes new data, without telling other ranks. A launch may have another size than the one before, and then
+  chunks of scratch lie elsewhere: who puts into another rank's scratch must know that all of it is out of use.
 
 An access is safe when every conflicting access before it *happened before* it: a chain of waits leads from the one to
 the other (Lamport, 1978; vector clocks: Fidge, Mattern, 1988). That is checked for every access, so that one replayed
@@ -76,9 +77,15 @@ class _MscclppMachine:
         self.caller = [2 * len(self.blocks) + len(lanes) + r for r in range(self.ranks)]
         self.threads = 2 * len(self.blocks) + len(lanes) + self.ranks
         self.sent = dict.fromkeys(lanes, 0)
-        self.lead: list[Clock] = [self._zero() for _ in self.blocks]
+        self.begun: list[Clock] = [self._zero() for _ in self.blocks]  # what all threads knew at the last nop
         self.all_threads: list[Clock] = [self._zero() for _ in self.blocks]
+        self.lead: list[list[Clock]] = [[] for _ in self.blocks]  # of the first so many
+        self.fresh: list[dict[Channel, int]] = [{} for _ in self.blocks]  # lanes put on since then: how often before
         self.memory = memories(program)
+        self.scratch_of: list[set[Place]] = [set() for _ in range(self.ranks)]  # of others, that a rank puts into
+        if not program.one_size:
+            for (r, _), spans in _data(program):
+                self.scratch_of[r] |= {place for place, _ in spans if place[0] != r and place[1] == "s"}
 
     def _zero(self) -> Clock:
         return np.zeros(self.threads, np.int32)
@@ -90,11 +97,14 @@ class _MscclppMachine:
             clock = self._zero()
             for i, (rank, _) in enumerate(self.blocks):
                 if rank == r:
-                    np.maximum(clock, np.maximum(self.lead[i], self.all_threads[i]), out=clock)
+                    np.maximum(clock, self.all_threads[i], out=clock)
             self._call(r, clock)
+            for place in self.scratch_of[r] & self.memory.keys():
+                for piece in range(len(self.memory[place].held)):
+                    self.memory[place].may_write(piece, clock, f"the next launch of rank {r}, of another size,")
             start.append(clock)
         for i, (r, _) in enumerate(self.blocks):
-            self.lead[i], self.all_threads[i] = start[r].copy(), start[r].copy()
+            self._join(i, start[r])
         todo, at = deque(range(len(self.blocks))), [0] * len(self.blocks)
         idle = 0
         while todo and idle < len(todo):
@@ -119,7 +129,7 @@ class _MscclppMachine:
             for i, (rank, _) in enumerate(self.blocks):
                 if rank == r:
                     self._nop(i)
-                    np.maximum(clock, self.lead[i], out=clock)
+                    np.maximum(clock, self.all_threads[i], out=clock)
             memory = self.memory[r, "i"]
             for piece in range(len(memory.held)):
                 memory.read(piece, clock, f"the caller of rank {r}")
@@ -135,8 +145,21 @@ class _MscclppMachine:
 
     def _nop(self, i: int) -> None:
         self.all_threads[i][2 * i + 1] += 1
-        both = np.maximum(self.lead[i], self.all_threads[i])
-        self.lead[i], self.all_threads[i] = both, both.copy()
+        self._join(i, reduce(np.maximum, self.lead[i], self.all_threads[i]))
+
+    def _join(self, i: int, clock: Clock) -> None:
+        """All threads of a block know this, and no more."""
+        self.all_threads[i], self.begun[i], self.lead[i], self.fresh[i] = clock.copy(), clock.copy(), [], {}
+
+    def _lead(self, i: int, thread: int) -> Clock:
+        """What the first threads know, by their place: those that have done nothing since the last nop know that."""
+        while len(self.lead[i]) <= thread:
+            self.lead[i].append(self.begun[i].copy())
+        return self.lead[i][thread]
+
+    def _asked(self, i: int, lane: Channel, thread: int) -> int:
+        """How many puts of a lane come before what a thread asks of its proxy now: the first thread makes them."""
+        return self.fresh[i].get(lane, self.sent[lane]) if thread else self.sent[lane]
 
     def _step(self, i: int, op: MscclppOp) -> bool:
         """Do one operation; False: it has to wait."""
@@ -147,15 +170,16 @@ class _MscclppMachine:
             lanes = self._lanes(i, op, op.channels)
             if any(not self.signals[lane] for lane in lanes):
                 return False
-            for lane in lanes:
-                np.maximum(self.lead[i], self.signals[lane].popleft(), out=self.lead[i])
+            for thread, lane in enumerate(lanes):
+                clock = self._lead(i, thread)
+                np.maximum(clock, self.signals[lane].popleft(), out=clock)
         elif op.name == "signal":
-            for lane in self._lanes(i, op, op.channels):
-                self._signal(i, lane)
+            for thread, lane in enumerate(self._lanes(i, op, op.channels)):
+                self._signal(i, lane, thread)
         elif op.name == "flush":
             # The kernel counts a flush's channels by its destinations.
-            for lane in self._lanes(i, op, op.channels[: len(op.dst)]):
-                self.lead[i][self.proxy[lane]] = self.sent[lane]
+            for thread, lane in enumerate(self._lanes(i, op, op.channels[: len(op.dst)])):
+                self._lead(i, thread)[self.proxy[lane]] = self._asked(i, lane, thread)
         elif op.name in SHAPES:
             self._data(i, op)
         else:
@@ -181,10 +205,10 @@ class _MscclppMachine:
             raise VerifyError(f"{op_name(r, t, op)} shares a channel with another threadblock")
         return lane
 
-    def _signal(self, i: int, lane: Channel) -> None:
-        clock = self.lead[i].copy()
+    def _signal(self, i: int, lane: Channel, thread: int) -> None:
+        clock = self._lead(i, thread).copy()
         if lane[1] == "port":
-            clock[self.proxy[lane]] = self.sent[lane]
+            clock[self.proxy[lane]] = self._asked(i, lane, thread)
         self.signals[self.joined[lane]].append(clock)
 
     def _data(self, i: int, op: MscclppOp) -> None:
@@ -205,8 +229,9 @@ class _MscclppMachine:
             if peers[lane[2]] != where(self.program, r, t, op, op.dst[0])[0]:
                 raise VerifyError(f"{name} puts to another rank than its channel leads to")
         if by_proxy:
-            clock, thread = self.lead[i].copy(), self.proxy[lane]
+            clock, thread = self._lead(i, 0).copy(), self.proxy[lane]
             clock[thread] = self.sent[lane]  # its own puts stay in order
+            self.fresh[i].setdefault(lane, self.sent[lane])
             self.sent[lane] += 1
             stamp = self.sent[lane]
         else:
@@ -228,7 +253,7 @@ class _MscclppMachine:
                 memory.note_read(pieces[n], thread, stamp)
             target.write(into[n], held, thread, stamp)
         if op.name == "pws" and op.channel_type == "port":  # on a memory channel the kernel puts and never signals
-            self._signal(i, lane)
+            self._signal(i, lane, 0)
 
     def check_signals(self) -> None:
         """Raise VerifyError when a signal was not waited for: the next launch would take it for its own."""
@@ -264,7 +289,7 @@ def memories(program: MscclppProgram) -> dict[Place, BufferPieces]:
         if gpu.scratch:
             sizes[r, "s"] = gpu.scratch
     cuts = {place: {0, size} for place, size in sizes.items()}
-    joined = list(_data(program))
+    joined = [spans for _, spans in _data(program)]
     for spans in joined:
         for place, span in spans:
             cuts.get(place, set()).update((span.start, span.start + span.count))
@@ -290,13 +315,13 @@ def memories(program: MscclppProgram) -> dict[Place, BufferPieces]:
     }
 
 
-def _data(program: MscclppProgram) -> Iterator[list[tuple[Place, ChunkSpan]]]:
-    """The spans of every operation that moves data."""
+def _data(program: MscclppProgram) -> Iterator[tuple[tuple[int, int], list[tuple[Place, ChunkSpan]]]]:
+    """Rank and threadblock, and the spans, of every operation that moves data."""
     for r, gpu in enumerate(program.gpus):
         for t, block in enumerate(gpu.threadblocks):
             for op in block.ops:
                 if op.name in SHAPES:
-                    yield [(where(program, r, t, op, span), span) for span in (*op.src, *op.dst)]
+                    yield (r, t), [(where(program, r, t, op, span), span) for span in (*op.src, *op.dst)]
 
 
 class HeldSum(NamedTuple):

@@ -3,7 +3,9 @@
 The interpreter checks pairing, dependencies, deadlock, and sums. A send joins the receive of the same ranks and tag. A
 node starts when all nodes that it waits for are done, sends and receives alike. A send is done once its bytes have been
 read, whether anybody receives them yet or not; a receive is done after its own waits and its send. Additions into the
-same bytes commute; anything else that touches the same bytes of a rank must be ordered by waits.
+same bytes commute; anything else that touches the same bytes of a rank must be ordered by waits. What lands beside
+(`LandsAs.BESIDE`) meets nothing: a send carries the rank's own bytes, and what landed beside them, in the order of
+tags, up to the last one that it waits for; it must wait for all of these.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from optcc.errors import VerifyError
+from optcc.schedule.columns import BESIDE
 
 MOST_NAMED = 12
 """Operations of a circle that a message names."""
@@ -24,7 +27,7 @@ class Node:
     """A send (`sends`) or receive of `nbytes` bytes at `offset`, to or from `peer`.
 
     id : its number among its rank's nodes, from 0 on; tag : joins it to the node at the other end
-    reduce : whether the bytes are added where they land
+    reduce : whether the bytes are added where they land, and how: a `LandsAs`
     deps : ids of receives that it waits for
     order : ids of sends that it waits for: in our files those before it at the same port, which order no bytes
     port : of those that the rank sends by, for a send
@@ -36,7 +39,7 @@ class Node:
     tag: int
     nbytes: int
     offset: int
-    reduce: bool
+    reduce: int
     deps: tuple[int, ...]
     order: tuple[int, ...] = ()
     port: int = 0
@@ -97,7 +100,8 @@ class SendsRun:
 
 @dataclass(frozen=True)
 class _Pair:
-    """A send and its receive. `read_after`, `land_after`: events that its two events wait for.
+    """A send and its receive. `read_after`, `land_after`: events that its two events wait for; `with_`: of the former
+    those of receives that the send names.
 
     Event 2i is that pair i's bytes have been read at their source, event 2i + 1 that they have landed.
     """
@@ -108,6 +112,7 @@ class _Pair:
     receive: Node
     read_after: tuple[int, ...] = ()
     land_after: tuple[int, ...] = ()
+    with_: tuple[int, ...] = ()
 
 
 def run(files: Sequence[Sequence[Node]], label: str = "node ") -> SendsRun:
@@ -128,10 +133,12 @@ def run(files: Sequence[Sequence[Node]], label: str = "node ") -> SendsRun:
     seen: set[tuple[object, ...]] = set()
     far = partial(_far, pairs, place, {})
     for piece, mine in enumerate(touching):
+        mine.sort(key=lambda i: (pairs[i].send.tag, pairs[i].src))
         local = {i: n for n, i in enumerate(mine)}
         shape = tuple(
-            (pairs[i].src, pairs[i].dst, pairs[i].send.reduce, _local(pairs[i].read_after, local), None,
-             *_local(pairs[i].land_after, local)) for i in mine
+            (pairs[i].src, pairs[i].dst, pairs[i].send.reduce, *(
+                _local(events, local) for events in (pairs[i].read_after, pairs[i].land_after, pairs[i].with_))
+            ) for i in mine
         )  # fmt: skip
         if shape not in seen:
             where = f"bytes {cuts[piece]}..{cuts[piece + 1] - 1}"
@@ -178,6 +185,7 @@ def _pairs(files: Sequence[Sequence[Node]], label: str) -> list[_Pair]:
         _Pair(
             src, dst, send, receive, tuple(event[src, other] for other in (*send.deps, *send.order)),
             (2 * i, *(event[dst, other] for other in (*receive.deps, *receive.order))),
+            tuple(event[src, other] for other in send.deps if event[src, other] % 2),
         )
         for i, (src, dst, send, receive) in enumerate(pairs)
     ]  # fmt: skip
@@ -256,33 +264,53 @@ def _replay(
     holds, read = [1 << r for r in range(ranks)], [0] * len(mine)
     known = [0] * (2 * len(mine))  # of each event what comes before it, bits of events
     reads, adds, writes = [0] * ranks, [0] * ranks, [0] * ranks
-    for event in sorted((2 * i + lands for i in mine for lands in (0, 1)), key=place.__getitem__):
-        n, lands, pair = local[event // 2], event % 2, pairs[event // 2]
-        for other in _local(_after(pairs, event), local):
-            known[2 * n + lands] |= known[other] | 1 << other
-        if lands:
-            rank = pair.dst
-            loose = reads[rank] | writes[rank] | (0 if pair.send.reduce else adds[rank])
-        else:
-            rank = pair.src
-            loose = adds[rank] | writes[rank]
-        loose &= ~known[2 * n + lands]
+    beside = [0] * ranks  # events of what lands beside there
+    for n, i in enumerate(mine):
+        if pairs[i].send.reduce == BESIDE:
+            beside[pairs[i].dst] |= 1 << 2 * n + 1
+
+    def demand_after(others: int, event: int, message: Callable[[int], str]) -> None:
+        """Raise VerifyError with the message about the last of these events that need not come before `event`."""
+        nonlocal alone
+        loose = others & ~known[2 * local[event // 2] + event % 2]
         while loose:
             last = loose.bit_length() - 1
             if not far(2 * mine[last // 2] + last % 2, event):
-                tags = f"tag {pair.send.tag} may run at the same time as tag {pairs[mine[last // 2]].send.tag}"
-                raise VerifyError(f"race: {where}: {tags}")
+                raise VerifyError(message(pairs[mine[last // 2]].send.tag))
             alone, loose = False, loose ^ 1 << last
+
+    for event in sorted((2 * i + lands for i in mine for lands in (0, 1)), key=place.__getitem__):
+        n, lands, pair = local[event // 2], event % 2, pairs[event // 2]
+        tag, how = pair.send.tag, pair.send.reduce
+        for other in _local(_after(pairs, event), local):
+            known[2 * n + lands] |= known[other] | 1 << other
+        race = f"race: {where}: tag {tag} may run at the same time as tag {{}}".format
         if not lands:
+            rank = pair.src
+            demand_after(adds[rank] | writes[rank], event, race)
+            with_ = sum(1 << other for other in set(_local(pair.with_, local))) & beside[rank]
+            carried = beside[rank] & ((1 << with_.bit_length()) - 1)
+            without = f"race: {where}: tag {tag} is sent with what lands after tag {{}}, and may be sent without that"
+            demand_after(carried, event, without.format)
+            read[n] = 1 << rank if beside[rank] else holds[rank]
+            while carried:
+                last = carried.bit_length() - 1
+                read[n] |= read[last // 2]
+                carried ^= 1 << last
             reads[rank] |= 1 << 2 * n
-            read[n] = holds[rank]
             continue
-        twice = read[n] & holds[rank] if pair.send.reduce else 0
+        rank = pair.dst
+        if beside[rank] and how != BESIDE:
+            raise VerifyError(f"{where} of rank {rank}: tag {tag} changes in place what others land beside")
+        if how != BESIDE:
+            demand_after(reads[rank] | writes[rank] | (0 if how else adds[rank]), event, race)
+        twice = read[n] & holds[rank] if how else 0
         if twice:
             who = (twice & -twice).bit_length() - 1
-            raise VerifyError(f"{where}: tag {pair.send.tag} adds the contribution of rank {who} a second time")
-        holds[rank] = read[n] | (holds[rank] if pair.send.reduce else 0)
-        (adds if pair.send.reduce else writes)[rank] |= 1 << 2 * n + 1
+            raise VerifyError(f"{where}: tag {tag} adds the contribution of rank {who} a second time")
+        holds[rank] = read[n] | (holds[rank] if how else 0)
+        if how != BESIDE:
+            (adds if how else writes)[rank] |= 1 << 2 * n + 1
     for rank in range(ranks):
         missing = ~holds[rank] & ((1 << ranks) - 1)
         if missing:
