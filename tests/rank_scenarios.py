@@ -166,13 +166,16 @@ def stopped(place: str, seconds: str) -> None:
     comm.close()
 
 
-def split_dying(who: str) -> None:
-    """Ranks of the two halves, before they come to theirs."""
+def dies_joining(call: str, who: str, where: str) -> None:
+    """Ranks, before they come to the half that is theirs, or a larger group to which no new one comes."""
     comm = optcc.Communicator()
     comm.barrier()
     if str(RANK) in who.split(","):
-        comm._sub = lambda *_, **__: os._exit(1)  # type: ignore[method-assign, assignment]
-    outcome(lambda: comm.split(RANK // 2))
+        comm._with = lambda *_, **__: os._exit(1)  # type: ignore[method-assign, assignment]
+    if call == "split":
+        outcome(lambda: comm.split(RANK // 2))
+    else:
+        outcome(lambda: comm.grow(WORLD + 1, where, within_s=2 * HANGS_S))
     outcome(comm.barrier)
 
 

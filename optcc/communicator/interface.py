@@ -164,8 +164,13 @@ def _part_by_color(member: Member, color: int | None, key: int) -> Regrouped | N
     )
 
 
-def with_new(place: Membership, exchange: Exchange, interface: str | None, within_s: float) -> Regrouped:
-    """These ranks and those that come to `place.address` within so many seconds. InputError where that cannot be."""
+def with_new(
+    place: Membership, exchange: Exchange, interface: str | None, within_s: float, lives: Callable[[int], bool]
+) -> Regrouped:
+    """These ranks and those that come to `place.address` within so many seconds. InputError where that cannot be.
+
+    lives : whether the process of a rank is there, as far as is known
+    """
     world, address = place.world, list(place.address)
     said = exchange([world, address])
     other = next((each for each in said if each != said[0]), None)
@@ -174,7 +179,7 @@ def with_new(place: Membership, exchange: Exchange, interface: str | None, withi
     overseer, why = None, None
     if place.rank == 0:
         try:
-            overseer = Overseer.open(place, interface, within_s)
+            overseer = Overseer.open(place, interface, within_s, lives=lives)
         except OptccError as error:
             why = str(error)
     why = exchange(why)[0]
@@ -713,12 +718,17 @@ class Communicator:
             exchange = self._member.exchange
             with self._member.turn("grow()"):
                 pass
-        group = with_new(place, exchange, interface, within_s)
+
+        def lives(rank: int) -> bool:
+            """Of new ranks nothing is known."""
+            return rank >= self.world or self.world == 1 or self._member.lives(rank)
+
+        group = with_new(place, exchange, interface, within_s, lives)
         dead = dead_nics(self._prepared.cluster if self.world > 1 else self.cluster, self.rank)
         made, failed = None, None
         try:
             how: dict[str, Any] = {"within_s": within_s + JOIN_S, "dead": dead, "lent": self._arena}
-            made = self._with(self._options, place, group.overseer, given, **how)
+            made = self._with(self._options, place, group.overseer, given, hub_lives=lambda: lives(0), **how)
         except OptccError as error:
             failed = error
         all_or_none(made, failed, place, exchange)
