@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from optcc.communicator.buffers import Buffer, HostBuffer, demand_alike, demand_elsewhere, gpu_called, lend
+from optcc.communicator.buffers import Buffer, InPlace, demand_alike, demand_elsewhere, gpu_called, lend
 from optcc.communicator.clusters import (
     Given,
     MessageCosts,
@@ -28,7 +28,7 @@ from optcc.communicator.clusters import (
     part_of,
     read_cluster,
 )
-from optcc.communicator.collectives import Alone, Together
+from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.handles import InOrder
 from optcc.communicator.on_gpu import OnGpu, on_gpu, tuning_for
 from optcc.communicator.prepared import Prepared, speaker
@@ -409,7 +409,7 @@ class Communicator:
         self._gpu = gpu if self.world > 1 else None
         if self.world == 1:
             self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)
-            self._collectives: Any = Alone()
+            self._collectives: Collectives = Alone()
             self._arena = None
             return
         self._member = Member(
@@ -508,7 +508,7 @@ class Communicator:
 
     def barrier(self, *, async_op: bool = False) -> Any:
         """Returns when all ranks have called it."""
-        nothing = HostBuffer(np.zeros(0, np.uint8))
+        nothing = InPlace(np.zeros(0, np.uint8))
         return self._do(self._collectives.all_reduce, nothing, nothing, None, async_op, Reduction(Op.MAX), "barrier")
 
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
