@@ -137,7 +137,7 @@ def stopped(place: str, seconds: str) -> None:
         once(channel, "introduce", stops)
     comm = optcc.Communicator()
     if mine and place == "exchange":
-        once(Control, "offer", stops)
+        once(Control, "exchange", stops)
     if mine and place == "wires":
         once(ShmWires, "__init__", stops)
     if mine and place == "first call":
@@ -149,7 +149,7 @@ def stopped(place: str, seconds: str) -> None:
         outcome(lambda: comm.all_reduce(ones()))
     if place == "split":
         if mine:
-            once(Control, "offer", stops)
+            once(Control, "exchange", stops)
         part = comm.split(RANK % 2)
         assert part
         outcome(lambda: part.all_reduce(ones()))

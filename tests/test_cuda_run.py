@@ -11,12 +11,12 @@ import pytest
 
 import optcc
 from optcc.fault_run.results import FaultRun
-from optcc.fault_run.run import run_with_faults
 from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError, run_schedules
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster
 from tests.broken_schedules import with_rows
+from tests.one_fault import survived
 
 pytestmark = pytest.mark.gpu
 
@@ -56,7 +56,7 @@ def test_a_missing_transfer_shows() -> None:
 
 def ran_with_faults(*strikes: Strike) -> FaultRun:
     plan = made(16 << 20, weak=False)
-    return run_with_faults(plan, strikes, repeat=1, local_rate=Fraction(10**12), device="cuda")
+    return survived(plan, strikes, repeat=1, local_rate=Fraction(10**12), device="cuda")
 
 
 @pytest.mark.parametrize("kind", ["cut", "hole", "receiver", "retries"])

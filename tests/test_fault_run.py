@@ -18,7 +18,7 @@ from optcc.cli import main
 from optcc.errors import InputError
 from optcc.fault_run import run as run_command
 from optcc.fault_run.results import Failover, FaultRun, failovers_of, proved
-from optcc.fault_run.run import DRAWN, _seen_to_die, check_together, moment_of, run_with_faults, simulated_fault_run
+from optcc.fault_run.run import DRAWN, _seen_to_die, check_together, moment_of, simulated_fault_run
 from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError
 from optcc.runtime.control.launch import Collective
@@ -28,7 +28,7 @@ from optcc.simulation.faults import DETECT_S
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster
 from tests.free_port import free_port
-from tests.one_fault import failover_of
+from tests.one_fault import failover_of, survived
 
 RATE = 20_000_000
 NIC = "server1/nic1"
@@ -40,7 +40,7 @@ def planned() -> Plan:
 
 
 def run(strike: Strike, *more: Strike) -> FaultRun:
-    return run_with_faults(planned(), [strike, *more], repeat=1, local_rate=Fraction(10**12))
+    return survived(planned(), [strike, *more], repeat=1, local_rate=Fraction(10**12))
 
 
 def test_a_cut_is_survived_and_planned_around() -> None:

@@ -48,7 +48,7 @@ from optcc.runtime.errors import GrowFailedError, RankFailedError, TransportErro
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.native.lent import Arena
 from optcc.schedule.routes import ports_of
-from optcc.values.cluster import Cluster
+from optcc.values.cluster import Cluster, degrade_all
 
 # Options of a communicator, which those that come of it by shrinking, growing and splitting take over; and what
 # numbers its methods take.
@@ -706,9 +706,7 @@ class Communicator:
 
     def _renew(self, nics: list[str]) -> None:
         """The cluster without these NICs; plans and wires follow with the next call."""
-        cluster = self.cluster
-        for nic in nics:  # all that have died so far
-            cluster = cluster.degrade(nic)
+        cluster = degrade_all(self.cluster, [(nic, 0) for nic in nics])  # all that have died so far
         self._prepared.renew(cluster, self._options.reproducible)
         self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics) or "all are back")])
 

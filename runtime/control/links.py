@@ -535,8 +535,7 @@ class Links:
 
     def sent(self) -> dict[str, int]:
         """Bytes of payload that have left by each NIC of this rank in the last operation, replays counted."""
-        each = (self._sent() - self._before).tolist()
-        return {self.layout.nics[number].name: each[place] for number, place in self._place.items()}
+        return {self.layout.nics[number].name: sent for number, sent in self._sent_by_number().items()}
 
     def strike(self, strike: Strike) -> None:
         """In the next operation: a fault on purpose at a NIC of this rank; nothing where that is not used any more."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
-from optcc.runtime.control.channel import Clock, Control
+from optcc.runtime.control.channel import Clock, Control, late_text
 from optcc.runtime.control.connecting import (
     GREETING_LIMIT,
     RETRY_S,
@@ -586,14 +586,7 @@ class Member:
         """
         with self._lock, self._guarded():
             here = [self.operation, self._called.get(self.operation, "")]
-            turn = self._control.offer([here, value])
-            values: list[Json] = []
-
-            def came() -> bool:
-                values[:] = self._control.offered(turn) or ()
-                return bool(values)
-
-            self._until(came, f"what all ranks say in exchange {turn}", within_s)
+            values = self._control.exchange([here, value], partial(self._until, within_s=within_s))
             for rank, (there, _) in enumerate(values):
                 if there != here:
                     raise CallsDifferError(rank)
@@ -798,7 +791,7 @@ class Member:
         end = time.monotonic() + within_s
         while not done():
             if time.monotonic() > end:
-                raise PeerLateError(None, f"{what} has not come within {within_s:.3g} s")
+                raise PeerLateError(None, late_text(what, within_s))
             try:
                 self._look(end)
             except RankFailedError as error:
