@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.free_port import free_port
-from tests.scenario_ranks import started
+from tests.rank_processes import started
 
 WAIT_S = 300
 """For processes that take seconds on an idle machine."""
@@ -18,7 +18,7 @@ WAIT_S = 300
 
 def job(world: int, scenario: str, *arguments: object) -> list[list[dict[str, Any]]]:
     """By rank, all that it has said. Ranks that live on until they hear otherwise do so until the others have ended."""
-    processes = started(world, scenario, *arguments)
+    processes = started(world, "-m", "tests.rank_scenarios", scenario, *arguments)
     try:
         living = processes[1] if scenario == "left" else None
         said = ["" for _ in processes]
