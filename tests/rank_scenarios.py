@@ -172,11 +172,14 @@ def dies_joining(call: str, who: str, where: str) -> None:
     comm.barrier()
     if str(RANK) in who.split(","):
         comm._with = lambda *_, **__: os._exit(1)  # type: ignore[method-assign, assignment]
+    made: list[Any] = []
     if call == "split":
-        outcome(lambda: comm.split(RANK // 2))
+        outcome(lambda: made.append(comm.split(RANK // 2)))
     else:
-        outcome(lambda: comm.grow(WORLD + 1, where, within_s=2 * HANGS_S))
+        outcome(lambda: made.append(comm.grow(WORLD + 1, where, within_s=2 * HANGS_S)))
     outcome(comm.barrier)
+    for each in made:  # else the hub's process might end before another rank has made it
+        each.close()
 
 
 def beyond(who: str, within_s: str) -> None:
