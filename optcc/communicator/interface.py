@@ -448,7 +448,7 @@ class Communicator:
                     got = ", ".join(f"rank {rank} {'a GPU' if each else 'cpu'}" for rank, each in enumerate(gpus))
                     raise InputError("not the same on all ranks", where="device", expected="cpu, or a GPU", got=got)
             if gpu:
-                self._member.tune_gpu(tuning_for(gpus))
+                self._member.links.gpu_tuning = tuning_for(gpus)
                 self._collectives = OnGpu(self._member, self._prepared, gpu, self._events.note)
             else:
                 self._collectives = Together(self._member, self._prepared, self._events.note)
@@ -670,7 +670,7 @@ class Communicator:
         nics = {port.name: port.rank for port in ports_of(self.cluster)}
         demand_strike(strike, nics, self._options.costs.transport)
         if self.world > 1 and nics[nic] == self.rank:
-            self._member.strike(strike)
+            self._member.links.strike(strike)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 

@@ -139,7 +139,7 @@ class Runner:
                 divide(self._expected, job.ranks)
             self.member.connect(layout_of(job.schedules))
             self.member.lend(self._buffer)
-            self._programs = {name: self.member.program(schedule) for name, schedule in job.schedules.items()}
+            self._programs = {name: self.member.links.program(schedule) for name, schedule in job.schedules.items()}
             self._clock = self.member.clock()
             self._take_notes()
 
@@ -151,7 +151,7 @@ class Runner:
             self._clock = member.clock()
             self._start_s, self._noted = None, []
             for strike in call.strikes:
-                member.strike(strike)
+                member.links.strike(strike)
             values = memory.staging(self._buffer)
             fill(values, rank=member.rank, ranks=job.ranks, op=self._reduction.fold)
             memory.load(self._buffer, values)
@@ -166,7 +166,7 @@ class Runner:
             landed = program.landings() if call.timed else {}
             notes = self._take_notes()
             self._hardware.remember(call.strikes, notes)
-            ran = by_the_hub(Ran(self._begun_s, end, cpu, member.sent(), notes, landed), self._clock)
+            ran = by_the_hub(Ran(self._begun_s, end, cpu, member.links.sent(), notes, landed), self._clock)
             self._noted = ran.notes
             member.exchange(None)  # to look takes processor time that others may still need
             return {"ran": ran, "exact": is_exact(memory.unload(self._buffer), self._expected)}

@@ -19,7 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from optcc.errors import InputError, OptccError
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, NCCL, Book, Planner, load
-from optcc.runtime.torch.meeting import GRACE_S, Court, Meeting
+from optcc.runtime.torch.meeting import GRACE_S, Court, Meeting, some
 from optcc.runtime.torch.policy import Levels, Policy, Switch, cluster_of, full_rate, settings_of
 from optcc.runtime.torch.probe import probe
 from optcc.runtime.torch.walk import Walk, by_stream, done_with, first_line, stream_of
@@ -161,8 +161,7 @@ def divides_by_active(model: DistributedDataParallel) -> bool:
 def _ranks(group: Any) -> str:
     if not isinstance(group, dist.ProcessGroup):
         return "that this rank is not in"  # dist.GroupMember.NON_GROUP_MEMBER
-    ranks = dist.get_process_group_ranks(group)
-    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return some(dist.get_process_group_ranks(group))
 
 
 # The hook
