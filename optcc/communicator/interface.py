@@ -42,7 +42,6 @@ from optcc.runtime.control.member import JOIN_S, Member, Ties
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
-from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, Reduction, name_of, reduction_of
 from optcc.runtime.errors import GrowFailedError, RankFailedError, TransportError
 from optcc.runtime.messages import Note, Strike
@@ -424,7 +423,7 @@ class Communicator:
             ties=ties,
             hub_lives=hub_lives,
             lent=lent,
-            gpu=gpu and CudaMemory(gpu),
+            gpu=gpu,
         )
         self._arena = self._member.lent
         try:

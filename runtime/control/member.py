@@ -471,7 +471,7 @@ class Member:
     join_s : for finding the hub; None: as for ranks that are started at the same time
     lent : an arena to share with another member of this process; None: one of its own, where the transport lends
     return_s : for a NIC to be back, where this rank has none left; None: as for an operation
-    gpu : whose memory buffers are in, a `CudaMemory`; None: the host's
+    gpu : whose memory buffers are in, a `cuda.Gpu`; None: the host's
     overseer : where this process has the ranks' hub: that of a job with rank 0
     control : a connection to the hub that there is already; None: one is made, as `membership` says
     ties : of the group that this one comes of by shrinking, in place of both; they are its own from now on
@@ -536,7 +536,7 @@ class Member:
         self._numbers = [*ties.numbers]  # of this group; the ties' are those of a later one, should joining that fail
         back_s = timeout_s if return_s is None else return_s
         secret = membership.secret.encode()
-        self.links = Links(transport, self._control, back_s, secret=secret, memory=gpu)
+        self.links = Links(transport, self._control, back_s, secret=secret, gpu=gpu)
         """Wires to the other ranks, and what goes over them; `connect` and `equip` make others."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
