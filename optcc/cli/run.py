@@ -28,7 +28,7 @@ from optcc.cli.options import (
     stack,
     transport_option,
 )
-from optcc.errors import InconclusiveError, InputError, OptccError
+from optcc.errors import InconclusiveError, InputError, OptccError, some
 
 if TYPE_CHECKING:
     from optcc.discover import Measured
@@ -187,8 +187,7 @@ def _nic(option: str, name: str, plan: Plan) -> str:
         names = [port for port in ports if port.partition("/")[0] == server] or ports
         found = name if name in ports else None
     if found is None:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError("the plan does not use it", where=option, expected=f"one of {shown}", got=name)
+        raise InputError("the plan does not use it", where=option, expected=f"one of {some(names)}", got=name)
     return found
 
 

@@ -140,20 +140,16 @@ class Regrouped(NamedTuple):
 
 def part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
     """The ranks that give the same `color`, ordered by (key, rank). None where this one gives None."""
-    with member.turn("split()"):
-        return _part_by_color(member, color, key)
-
-
-def _part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
-    said = member.exchange([color, key])
-    ranks = [r for _, r in sorted((k, r) for r, (other, k) in enumerate(said) if other == color)]
     old, name = member.membership, f"{member.membership.job}/split {color}"
-    overseer = None
-    if color is not None and ranks[0] == member.rank and len(ranks) > 1:
-        door = Door(name, old.secret.encode(), member.host, 0)
-        lives: Callable[[int], bool] = lambda rank: member.lives(ranks[rank])  # noqa: E731
-        overseer = Overseer(len(ranks), door, member.timeout_s, lives=lives).start()
-    address = member.exchange([member.host, overseer.address[1]] if overseer else None)[ranks[0]]
+    with member.turn("split()"):
+        said = member.exchange([color, key])
+        ranks = [r for _, r in sorted((k, r) for r, (other, k) in enumerate(said) if other == color)]
+        overseer = None
+        if color is not None and ranks[0] == member.rank and len(ranks) > 1:
+            door = Door(name, old.secret.encode(), member.host, 0)
+            lives: Callable[[int], bool] = lambda rank: member.lives(ranks[rank])  # noqa: E731
+            overseer = Overseer(len(ranks), door, member.timeout_s, lives=lives).start()
+        address = member.exchange([member.host, overseer.address[1]] if overseer else None)[ranks[0]]
     if color is None:
         return None
     if len(ranks) == 1:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from optcc import api
-from optcc.errors import InputError, SimulationError
+from optcc.errors import InputError, SimulationError, some
 from optcc.fault_run.results import BrokenFaultRun, Failover, FaultRun, Phase, failovers_of, proved
 from optcc.plans.plan import Plan
 from optcc.simulation.faults import DETECT_S, Fault
@@ -254,8 +254,9 @@ def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:
         if strike.kind == "path" and transport != "local":
             raise InputError("only emulated", where="--path", expected="--transport local", got=transport)
         if strike.nic not in names:
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise InputError("the plan uses no such NIC", where=f"--{strike.kind}", expected=shown, got=strike.nic)
+            raise InputError(
+                "the plan uses no such NIC", where=f"--{strike.kind}", expected=some(names), got=strike.nic
+            )
         if not 0 <= strike.at <= 1:
             raise InputError("not a part of the collective", where=f"--{strike.kind}", expected="0 to 1", got=strike.at)
 

@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from optcc.errors import InputError, OptccError
+from optcc.errors import InputError, OptccError, some
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, NCCL, Book, Planner, load
-from optcc.runtime.torch.meeting import GRACE_S, Court, Meeting, some
+from optcc.runtime.torch.meeting import GRACE_S, Court, Meeting
 from optcc.runtime.torch.policy import Levels, Policy, Switch, cluster_of, full_rate, settings_of
 from optcc.runtime.torch.probe import probe
 from optcc.runtime.torch.walk import Walk, by_stream, done_with, first_line, stream_of

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from optcc.errors import InputError, OptccError
+from optcc.errors import InputError, OptccError, some
 from optcc.runtime.errors import PeerLostError, RankFailedError
 
 LOOK_S = 0.05
@@ -80,11 +80,6 @@ class Meeting:
 
     def _has(self, what: str) -> bool:
         return bool(self._store.check([f"{self._place}/{what}"]))
-
-
-def some(ranks: list[int]) -> str:
-    """For people; of many the first."""
-    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
 
 
 # One error for all: which rank failed, agreed on through the store by which the ranks found each other.
