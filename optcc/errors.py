@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class OptccError(Exception):
     """Base of every error that optcc raises on purpose."""
@@ -55,3 +57,12 @@ class CertificateError(OptccError):
 
 class SimulationError(OptccError):
     """The simulated schedule cannot finish, or its time does not fit the clock."""
+
+
+def some(names: Sequence[object], most: int = 8) -> str:
+    """For a message: these, separated by commas, or so many of the first of them.
+
+    >>> some(["nic0", "nic1", "nic2"], 2)
+    'nic0, nic1, ...'
+    """
+    return ", ".join(map(str, names[:most])) + (", ..." if len(names) > most else "")

@@ -56,6 +56,15 @@ def degraded(draw: st.DrawFn, min_ranks: int = 3, max_ranks: int = 12, most: int
     return cluster
 
 
+@pytest.fixture(scope="session")
+def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The native engine with virtual wires, compiled once."""
+    from tests.native_build import build
+    from tests.native_replay import load
+
+    return load(build(tmp_path_factory.mktemp("native")))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--require",

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -159,6 +160,24 @@ def loopback(ranks: int, nics: int = 2) -> list[str]:
 def run(build: Build, nics: Sequence[str], **more: object) -> Outcome:
     with Ranks(build, nics, **more) as ranks:  # type: ignore[arg-type]
         return ranks.outcome()
+
+
+REMOTE_ERROR = 6
+"""ncclRemoteError"""
+
+
+def killed(build: Build, begun: str, **more: int) -> Outcome:
+    """Three ranks, of which rank 1 is killed once all have logged that they have begun: the others return an error."""
+    with Ranks(build, loopback(3), env={"OPTCC_RETURN_S": "2"}, **more) as ranks:
+        for rank in range(3):
+            while begun not in (ranks.folder / f"log.{rank}").read_text(encoding="utf-8"):
+                time.sleep(0.01)
+        ranks.processes[1].kill()
+        outcome = ranks.outcome()
+    assert outcome.codes[0] == outcome.codes[2] == 1
+    for told in (outcome.told[0], outcome.told[2]):
+        assert f"returned {REMOTE_ERROR}" in told
+    return outcome
 
 
 # --- network namespaces --------------------------------------------------------------------------------------------

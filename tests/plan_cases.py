@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -115,6 +116,29 @@ def write_golden() -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         if not path.exists():
             path.write_bytes(cases()[name].to_bytes())
+
+
+def change_at(place: int, value: int | str) -> Callable[[NDArray[Any]], NDArray[Any]]:
+    """What writes this there, into a column."""
+
+    def change(column: NDArray[Any]) -> NDArray[Any]:
+        column[place] = value
+        return column
+
+    return change
+
+
+def bent(content: dict[str, Any], path: Sequence[int | str], value: Any) -> dict[str, Any]:
+    """A copy with `value` at `path`; ... takes away what is there."""
+    copy: Any = json.loads(json.dumps(content))
+    inner = copy
+    for step in path[:-1]:
+        inner = inner[step]
+    if value is ...:
+        del inner[path[-1]]
+    else:
+        inner[path[-1]] = value
+    return copy
 
 
 if __name__ == "__main__":

@@ -137,7 +137,7 @@ def stopped(place: str, seconds: str) -> None:
         once(channel, "introduce", stops)
     comm = optcc.Communicator()
     if mine and place == "exchange":
-        once(Control, "offer", stops)
+        once(Control, "exchange", stops)
     if mine and place == "wires":
         once(ShmWires, "__init__", stops)
     if mine and place == "first call":
@@ -149,7 +149,7 @@ def stopped(place: str, seconds: str) -> None:
         outcome(lambda: comm.all_reduce(ones()))
     if place == "split":
         if mine:
-            once(Control, "offer", stops)
+            once(Control, "exchange", stops)
         part = comm.split(RANK % 2)
         assert part
         outcome(lambda: part.all_reduce(ones()))
@@ -166,14 +166,20 @@ def stopped(place: str, seconds: str) -> None:
     comm.close()
 
 
-def split_dying(who: str) -> None:
-    """Ranks of the two halves, before they come to theirs."""
+def dies_joining(call: str, who: str, where: str) -> None:
+    """Ranks, before they come to the half that is theirs, or a larger group to which no new one comes."""
     comm = optcc.Communicator()
     comm.barrier()
     if str(RANK) in who.split(","):
-        comm._sub = lambda *_, **__: os._exit(1)  # type: ignore[method-assign, assignment]
-    outcome(lambda: comm.split(RANK // 2))
+        comm._with = lambda *_, **__: os._exit(1)  # type: ignore[method-assign, assignment]
+    made: list[Any] = []
+    if call == "split":
+        outcome(lambda: made.append(comm.split(RANK // 2)))
+    else:
+        outcome(lambda: made.append(comm.grow(WORLD + 1, where, within_s=2 * HANGS_S)))
     outcome(comm.barrier)
+    for each in made:  # else the hub's process might end before another rank has made it
+        each.close()
 
 
 def beyond(who: str, within_s: str) -> None:

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
@@ -15,8 +12,8 @@ from optcc.runtime.control.channel import Clock, by_the_hub, measured
 from optcc.runtime.control.launch import Collective
 from optcc.runtime.messages import Note, Ran, Strike
 from tests.control_star import star, together
-from tests.free_port import free_port
 from tests.one_fault import failover_of
+from tests.rank_processes import heard, started
 
 
 class Network:
@@ -122,8 +119,8 @@ def test_without_correction_the_times_are_nonsense() -> None:
 
 
 MEMBER = """
-import sys, time
-real, offset = time.monotonic, float(sys.argv.pop(1))
+import os, sys, time
+real, offset = time.monotonic, (0.0, 1000.0, -3.0)[int(os.environ["RANK"])]
 time.monotonic = lambda: real() + offset
 
 from optcc.runtime.native import library
@@ -142,23 +139,8 @@ RUN = ["run", "uniform:servers=3,nics=2,rate=160Mb/s", "--size", "1MiB", "--repe
 
 def ran_with_faults(correction: str, *how: str) -> str:
     """What rank 0 prints of a fault run with ranks 1 and 2 on such machines."""
-    told = {"WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "t"}
-    told["MASTER_PORT"] = str(free_port())
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", MEMBER, str(offset), correction, *RUN, *how],
-            env={**os.environ, **told, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank, offset in enumerate((0.0, 1000.0, -3.0))
-    ]
-    try:
-        ends = [rank.communicate(timeout=60) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
+    ranks = started(3, "-c", MEMBER, correction, *RUN, *how, TORCHELASTIC_RUN_ID="t")
+    ends = heard(ranks, 60)
     assert ranks[0].returncode in (0, 3), ends
     return ends[0][0]
 

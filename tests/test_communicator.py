@@ -280,7 +280,7 @@ def test_small_calls_do_not_make_segments_small(first: str, world: int) -> None:
         def call(comm: optcc.Communicator) -> int:
             x, out = np.zeros(world), np.zeros(1 if first == "reduce_scatter" else world * world)
             getattr(comm, first)(x, *([out] if first in ("all_gather", "reduce_scatter") else []))
-            return comm._member.layout.segment_bytes
+            return comm._member.links.layout.segment_bytes
 
         assert ranks.good(call) == [SEGMENT_BYTES[1]] * world
 

@@ -193,7 +193,7 @@ def test_a_caller_that_is_interrupted_has_its_array_back() -> None:
             if comm.rank == 0:
                 with pytest.raises(KeyboardInterrupt), comm._member.turn("barrier()"):
                     raise KeyboardInterrupt
-                assert not comm._member._links.up, "nothing is lent any more"
+                assert not comm._member.links.up, "nothing is lent any more"
             else:
                 with pytest.raises(optcc.RankFailedError, match="interrupted by KeyboardInterrupt"):
                     comm.all_reduce(own(comm))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import socket
-import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -20,7 +17,7 @@ from optcc.runtime.messages import Note, Renew
 from tests.communicators import Ranks
 from tests.control_star import eventually, together
 from tests.free_port import free_port
-from tests.test_architecture import ROOT
+from tests.rank_processes import heard, ran, started
 
 TWO_NICS = "uniform:servers=3,nics=2,rate=1Gb/s"
 LONG = 1 << 20
@@ -142,19 +139,8 @@ def test_the_last_nic_of_a_server_dies(limit: dict[str, float]) -> None:
 def processes(dies: int) -> list[list[str]]:
     """What each of three processes has printed."""
     port = free_port()
-    command = [sys.executable, "-m", "tests.communicator_process"]
-    started = [
-        subprocess.Popen(
-            [*command, *map(str, (rank, 3, port, dies))], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-            cwd=ROOT,
-        )
-        for rank in range(3)
-    ]  # fmt: skip
-    try:
-        return [process.communicate(timeout=240)[0].splitlines() for process in started]
-    finally:
-        for process in started:
-            process.kill()
+    ranks = [ran("-m", "tests.communicator_process", rank, 3, port, dies) for rank in range(3)]
+    return [out.splitlines() for out, _ in heard(ranks, 240)]
 
 
 def test_a_killed_rank_is_the_same_error_on_all_others_which_go_on() -> None:
@@ -267,24 +253,7 @@ def test_ranks_that_are_not_started_are_named(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.long
 def test_the_example_runs() -> None:
     """Its ranks as torchrun starts them."""
-    port, environ = str(free_port() - 1), dict(os.environ)
-    started = [
-        subprocess.Popen(
-            [sys.executable, "examples/survive.py"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            cwd=ROOT,
-            env=environ | {"RANK": str(r), "WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port},
-        )
-        for r in range(4)
-    ]
-    try:
-        said = [process.communicate(timeout=240)[0] for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * 4
+    said = [out for out, _ in heard(started(4, "examples/survive.py"), 240, [0] * 4)]
     assert said[1].startswith("rank 1 of 4: exact; ")
     assert "nic down" in said[1]
 

@@ -27,12 +27,10 @@ from tests.gpus import with_gpus
 WORLD = 2
 
 
-class CopyingTwin(TwinGpu):
-    """As `cuda.Gpu`, as far as `GpuBuffer` uses it."""
+class _Borrows:
+    """What `GpuBuffer` uses of a `cuda.Gpu` that twins have not."""
 
-    @property
-    def departures(self) -> Any:
-        return self
+    departures = property(lambda self: self)
 
     def synchronize(self) -> None:
         self.wait()
@@ -41,6 +39,10 @@ class CopyingTwin(TwinGpu):
         array = borrow(thing, write=write, stream=7, where=where)
         assert isinstance(array, DeviceArray)
         return array
+
+
+class CopyingTwin(_Borrows, TwinGpu):
+    """Of all ranks."""
 
     def pinned(self, count: int, dtype: np.dtype[Any]) -> Array:
         return np.full(count, 77, dtype)
@@ -176,7 +178,7 @@ class TestOnAGpu:
 # --- ranks whose GPUs copy and fold ---------------------------------------------------------------------------------
 
 
-class FoldingTwin(SharedTwin):
+class FoldingTwin(_Borrows, SharedTwin):
     """Of one rank; arrays say by their device's number which."""
 
     def __init__(self, index: int) -> None:
@@ -185,18 +187,6 @@ class FoldingTwin(SharedTwin):
         self._here, self.most = threading.local(), sys.maxsize
 
     place = property(lambda self: str(self.index))
-
-    @property
-    def departures(self) -> Any:
-        return self
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def adopt(self, thing: Any, *, write: bool, where: str) -> DeviceArray:
-        array = borrow(thing, write=write, stream=7, where=where)
-        assert isinstance(array, DeviceArray)
-        return array
 
     @contextmanager
     def current(self) -> Iterator[None]:

@@ -315,14 +315,14 @@ def test_the_rest_of_a_long_message_may_come_late(monkeypatch: pytest.MonkeyPatc
         value = "x" * 2 * ONE_PIECE_BYTES
         data = framed(members[1]._ours.seal(encode(Share(1, value))))
         os.write(members[1].fileno(), data[:100])
-        members[0].offer("a")
+        members[0].tell(Share(1, "a"))
         time.sleep(0.6)
         members[0].check()
         os.write(members[1].fileno(), data[100:])
 
         def came() -> bool:
             members[0].check()
-            return members[0].offered(1) == ["a", value]
+            return members[0]._shared.get(1) == ["a", value]
 
         assert eventually(came)
 

@@ -22,7 +22,6 @@ from optcc.errors import CertificateError, InputError
 from optcc.schedule import Schedule, Stage
 from optcc.schedule.assemble import TemplateRow, assemble
 from optcc.schedule.routes import Routes
-from optcc.simulation.simulator import Receivers
 from optcc.theory import check_bound_with_costs, lower_bound
 from optcc.theory.bound_check import check_loss, check_loss_together
 from optcc.theory.bound_costs import least_loss, least_loss_together, multiple
@@ -31,7 +30,7 @@ from optcc.values.cluster import Cluster, Nic, Server
 from tests.conftest import clusters, degraded
 from tests.effort import examples
 from tests.fabrics import fabrics, gpu_cluster, ring
-from tests.test_starving_pair import lacking, recipes
+from tests.test_starving_pair import check, lacking, recipes
 
 US = Fraction(1, 10**6)
 COSTS = [(0, 0), (0, 1), (5, 1), (50, 0), (1, 20), (1000, 300)]
@@ -45,14 +44,6 @@ def bound(cluster: Cluster, nbytes: int, alpha: Fraction, per_chunk: Fraction) -
     check_bound_with_costs(cluster, found)
     assert found.seconds >= found.bound.seconds
     return found
-
-
-def check(schedule: Schedule, least: Fraction, alpha: Fraction, per_chunk: Fraction) -> None:
-    """The schedule takes no less time than `least`, in either kind of receivers."""
-    kinds: tuple[Receivers, ...] = ("stripes", "packets")
-    for receivers in kinds:
-        made = optcc.simulate(schedule, alpha=alpha, per_chunk=per_chunk, receivers=receivers)
-        assert made.time_s >= float(least) * (1 - 1e-12)
 
 
 # No schedule is faster

@@ -26,13 +26,13 @@ from optcc.diagnose.readers import read_text
 from optcc.diagnose.verdict import Outcome, Verdict, judge
 from optcc.fault_run import run as fault_run_module
 from optcc.fault_run.results import FaultRun
-from optcc.fault_run.run import run_with_faults
 from optcc.reports.runs import fault_run_json, print_fault_run
 from optcc.runtime.messages import Strike
 from optcc.values.cluster import Cluster
 from tests import diagnosis_texts as texts
 from tests.diagnosis_rig import Lab, random_faults
 from tests.effort import cases
+from tests.one_fault import survived
 
 
 def judged(lab: Lab, files: Sequence[tuple[str, str]], noise: float | None = None) -> Verdict:
@@ -629,7 +629,7 @@ NIC = "server1/nic1"
 
 def run(servers: int, *strikes: Strike) -> FaultRun:
     plan = optcc.plan(Cluster.uniform(servers=servers, nics=2, rate=20_000_000), 1 << 20, segments=2)
-    return run_with_faults(plan, strikes, repeat=1, local_rate=Fraction(10**12))
+    return survived(plan, strikes, repeat=1, local_rate=Fraction(10**12))
 
 
 def test_between_two_servers_the_dead_nic_alone_is_blamed(capsys: pytest.CaptureFixture[str]) -> None:

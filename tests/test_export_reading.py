@@ -18,6 +18,7 @@ from optcc.export import chakra, goal, mscclpp, mscclpp_file, mscclpp_run
 from optcc.export.formats import write
 from optcc.plans.plan import Plan
 from optcc.values.cluster import Cluster
+from tests.plan_cases import bent
 
 Path_ = tuple[str | int, ...]
 
@@ -28,19 +29,6 @@ def places(value: Any, path: Path_ = ()) -> Iterator[Path_]:
     for step, part in inner:
         yield (*path, step)
         yield from places(part, (*path, step))
-
-
-def bent(content: dict[str, Any], path: Path_, value: Any) -> dict[str, Any]:
-    """A copy with `value` at `path`; ... takes away what is there."""
-    copy: Any = json.loads(json.dumps(content))
-    inner = copy
-    for step in path[:-1]:
-        inner = inner[step]
-    if value is ...:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
-    return copy
 
 
 @cache

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +15,7 @@ from optcc.cli import main
 from optcc.errors import InputError
 from optcc.fault_run import run as run_command
 from optcc.fault_run.results import Failover, FaultRun, failovers_of, proved
-from optcc.fault_run.run import DRAWN, _seen_to_die, check_together, moment_of, run_with_faults, simulated_fault_run
+from optcc.fault_run.run import DRAWN, _seen_to_die, check_together, moment_of, simulated_fault_run
 from optcc.plans.plan import Plan
 from optcc.runtime import RankFailedError
 from optcc.runtime.control.launch import Collective
@@ -27,8 +24,8 @@ from optcc.runtime.messages import Note, Ran, Strike
 from optcc.simulation.faults import DETECT_S
 from optcc.simulation.simulator import simulate
 from optcc.values.cluster import Cluster
-from tests.free_port import free_port
-from tests.one_fault import failover_of
+from tests.one_fault import failover_of, survived
+from tests.rank_processes import Process, heard, started
 
 RATE = 20_000_000
 NIC = "server1/nic1"
@@ -40,7 +37,7 @@ def planned() -> Plan:
 
 
 def run(strike: Strike, *more: Strike) -> FaultRun:
-    return run_with_faults(planned(), [strike, *more], repeat=1, local_rate=Fraction(10**12))
+    return survived(planned(), [strike, *more], repeat=1, local_rate=Fraction(10**12))
 
 
 def test_a_cut_is_survived_and_planned_around() -> None:
@@ -289,27 +286,14 @@ def test_faults_that_go_together() -> None:
     )
 
 
-def processes(world: int, *more: str) -> list[subprocess.Popen[str]]:
-    """What torchrun would start: the same command three times, with who is who in the environment."""
-    told = {"WORLD_SIZE": str(world), "MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_RUN_ID": "t"}
-    told["MASTER_PORT"] = str(free_port())
-    return [
-        subprocess.Popen(
-            [sys.executable, "-m", "optcc", *CLI, *more],
-            env={**os.environ, **told, "RANK": str(rank)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
+def processes(world: int, *more: str) -> list[Process]:
+    """What torchrun would start: the same command in all, with who is who in the environment."""
+    return started(world, "-m", "optcc", *CLI, *more, TORCHELASTIC_RUN_ID="t")
 
 
 @pytest.mark.long
 def test_ranks_that_others_start() -> None:
-    ranks = processes(3, "--cut", "server1/nic1@0.4", "--json")
-    ends = [rank.communicate(timeout=60) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [0, 0, 0], ends
+    ends = heard(processes(3, "--cut", "server1/nic1@0.4", "--json"), 60, [0, 0, 0])
     value = json.loads(ends[0][0])
     assert value["exact"]
     assert value["conclusive"]
@@ -318,9 +302,7 @@ def test_ranks_that_others_start() -> None:
 
 @pytest.mark.long
 def test_the_verdict_on_every_rank_that_others_start() -> None:
-    ranks = processes(3, *FATAL["cut"][0])
-    ends = [rank.communicate(timeout=60) for rank in ranks]
-    assert [rank.returncode for rank in ranks] == [1, 1, 1], ends
+    ends = heard(processes(3, *FATAL["cut"][0]), 60, [1, 1, 1])
     assert "verdict" in ends[0][0]
     assert len({said.splitlines()[-1] for _, said in ends}) == 1, "the same words, after the notes of some"
     assert ends[0][1].splitlines()[-1].startswith("optcc: rank 1 failed: lost rank ")

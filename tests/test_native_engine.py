@@ -34,11 +34,6 @@ from tests.native_replay import RIGHT, Ground, Outcome, World, clusters, grounds
 pytestmark = pytest.mark.cc
 
 
-@pytest.fixture(scope="module")
-def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return load(build(tmp_path_factory.mktemp("native")))
-
-
 # --- whole runs ----------------------------------------------------------------------------------------------------
 
 

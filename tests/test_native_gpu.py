@@ -37,11 +37,6 @@ from tests.test_native_engine import ground_of
 pytestmark = pytest.mark.cc
 
 
-@pytest.fixture(scope="module")
-def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return load(build(tmp_path_factory.mktemp("native")))
-
-
 # --- a folder that takes its time, over virtual wires that fail ----------------------------------------------------
 
 

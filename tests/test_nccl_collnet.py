@@ -26,8 +26,8 @@ from optcc.theory import lower_bound
 from optcc.values.cluster import Cluster
 from tests.effort import cases
 from tests.native_build import Mutant
-from tests.nccl_ranks import ROOT, WARNINGS, Build, Outcome, Ranks, ip, loopback, namespaces, run, shared_build
-from tests.test_nccl_plugin import REMOTE_ERROR, VERSIONS, Table, alone
+from tests.nccl_ranks import ROOT, WARNINGS, Build, Outcome, Ranks, ip, killed, loopback, namespaces, run, shared_build
+from tests.test_nccl_plugin import VERSIONS, Table, alone
 
 pytestmark = pytest.mark.cc
 SYSTEM_ERROR = 2
@@ -131,16 +131,7 @@ def test_a_cable_that_is_pulled_changes_the_plan(built: Build, plans: Path) -> N
 
 
 def test_a_node_that_is_killed_is_an_error_at_the_others(built: Build) -> None:
-    env = {"OPTCC_RETURN_S": "2"}
-    with Ranks(built, loopback(3), calls=10**6, env=env) as ranks:
-        for rank in range(3):
-            while "] calls" not in (ranks.folder / f"log.{rank}").read_text(encoding="utf-8"):
-                time.sleep(0.01)
-        ranks.processes[1].kill()
-        outcome = ranks.outcome()
-    assert outcome.codes[0] == outcome.codes[2] == 1
-    for told in (outcome.told[0], outcome.told[2]):
-        assert f"returned {REMOTE_ERROR}" in told
+    killed(built, "] calls", calls=10**6)
 
 
 def test_nodes_with_other_plans_make_no_group(built: Build, plans: Path, tmp_path: Path) -> None:

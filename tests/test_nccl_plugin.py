@@ -20,11 +20,10 @@ from click.testing import CliRunner
 from optcc.cli import main
 from tests.effort import cases
 from tests.native_build import Mutant
-from tests.nccl_ranks import Build, Cables, Ranks, loopback, namespaces, run, shared_build
+from tests.nccl_ranks import REMOTE_ERROR, Build, Cables, Ranks, killed, loopback, namespaces, run, shared_build
 
 pytestmark = pytest.mark.cc
 VERSIONS = (8, 9, 10, 11, 12)
-REMOTE_ERROR = 6
 OFFER_BYTES = 4760
 """`struct offer` of link.c."""
 
@@ -92,15 +91,7 @@ def test_nics_of_nccls_own_variable(built: Build) -> None:
 
 def test_a_process_that_is_killed_is_an_error_at_the_others(built: Build) -> None:
     """No hang: NCCL hears of it after OPTCC_RETURN_S."""
-    with Ranks(built, loopback(3), messages=10**6, env={"OPTCC_RETURN_S": "2"}) as ranks:
-        for rank in range(3):
-            while "sends and receives" not in (ranks.folder / f"log.{rank}").read_text(encoding="utf-8"):
-                time.sleep(0.01)
-        ranks.processes[1].kill()
-        outcome = ranks.outcome()
-    assert outcome.codes[0] == outcome.codes[2] == 1
-    for told in (outcome.told[0], outcome.told[2]):
-        assert f"returned {REMOTE_ERROR}" in told
+    outcome = killed(built, "sends and receives", messages=10**6)
     assert "does not answer by any NIC" in outcome.logged[0]
 
 

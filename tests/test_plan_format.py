@@ -30,7 +30,7 @@ from optcc.simulation.verifier import verify
 from optcc.values.cluster import Cluster
 from tests.conftest import clusters
 from tests.effort import examples
-from tests.plan_cases import GOLDEN, NAMES, again, cases, npy, parts, unlike
+from tests.plan_cases import GOLDEN, NAMES, again, bent, cases, change_at, npy, parts, unlike
 from tests.test_families import ANY, offered
 
 # Plans travel: the same content gives the same id and schedule, and a changed file is noticed.
@@ -298,55 +298,40 @@ HEADERS: list[tuple[tuple[str | int, ...], Any, str]] = [
 def test_a_header_that_is_wrong_is_refused_where_it_is(path: tuple[str | int, ...], value: Any, says: str) -> None:
     header, columns = parts(cases()[NESTED].to_bytes())
     assert not refused(again(header, columns))
-    inner: Any = header
-    for step in path[:-1]:
-        inner = inner[step]
-    if value is ...:
-        del inner[path[-1]]
-    else:
-        inner[path[-1]] = value
     with pytest.raises(InputError, match=says):
-        Plan.from_bytes(again(header, columns))
-
-
-def _set(place: int, value: int | str) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    def change(column: NDArray[Any]) -> NDArray[Any]:
-        column[place] = value
-        return column
-
-    return change
+        Plan.from_bytes(again(bent(header, path, value), columns))
 
 
 CHANGES: list[tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]] = [
-    ("route", _set(3, 99), r"^plan: route\.npy\[3\]: .*expected 0 to \d+, got '99'"),
-    ("route", _set(3, -1), r"route\.npy\[3\]"),
-    ("offset", _set(3, -8), r"offset\.npy\[3\]"),
-    ("offset", _set(3, 1999), r"offset\.npy\[3\]"),
-    ("offset", _set(3, 2**63 - 1), r"offset\.npy\[3\]"),
-    ("length", _set(3, 0), r"length\.npy\[3\]: .*expected 1 to 2000"),
-    ("length", _set(3, 2**63 - 1), r"length\.npy\[3\]"),
-    ("length", _set(3, 8), "changed after it was made.*cut"),
-    ("reduce", _set(0, 2), r"reduce\.npy\[0\]"),
-    ("stage", _set(0, 0), r"stage\.npy\[0\]"),
-    ("segment", _set(0, -1), r"segment\.npy\[0\]"),
-    ("dep_idx", _set(0, 83), "earlier rows only"),
-    ("dep_idx", _set(0, -1), "earlier rows only"),
-    ("dep_ptr", _set(0, 1), "dep_ptr"),
-    ("dep_ptr", _set(1, 80), "dep_ptr"),
-    ("dep_ptr", _set(84, 1), "dep_ptr"),
+    ("route", change_at(3, 99), r"^plan: route\.npy\[3\]: .*expected 0 to \d+, got '99'"),
+    ("route", change_at(3, -1), r"route\.npy\[3\]"),
+    ("offset", change_at(3, -8), r"offset\.npy\[3\]"),
+    ("offset", change_at(3, 1999), r"offset\.npy\[3\]"),
+    ("offset", change_at(3, 2**63 - 1), r"offset\.npy\[3\]"),
+    ("length", change_at(3, 0), r"length\.npy\[3\]: .*expected 1 to 2000"),
+    ("length", change_at(3, 2**63 - 1), r"length\.npy\[3\]"),
+    ("length", change_at(3, 8), "changed after it was made.*cut"),
+    ("reduce", change_at(0, 2), r"reduce\.npy\[0\]"),
+    ("stage", change_at(0, 0), r"stage\.npy\[0\]"),
+    ("segment", change_at(0, -1), r"segment\.npy\[0\]"),
+    ("dep_idx", change_at(0, 83), "earlier rows only"),
+    ("dep_idx", change_at(0, -1), "earlier rows only"),
+    ("dep_ptr", change_at(0, 1), "dep_ptr"),
+    ("dep_ptr", change_at(1, 80), "dep_ptr"),
+    ("dep_ptr", change_at(84, 1), "dep_ptr"),
     ("dep_ptr", lambda column: column[:-1], "dep_ptr.npy: .*expected 85 values"),
-    ("lane_share", _set(0, b"1/9"), "lanes that do not carry a transfer"),
-    ("lane_share", _set(0, b"0.5"), "lane_share"),
-    ("lane_share", _set(0, b"\xff"), "not text"),
-    ("lane_out", _set(0, 99), r"lane_out\.npy\[0\]"),
+    ("lane_share", change_at(0, b"1/9"), "lanes that do not carry a transfer"),
+    ("lane_share", change_at(0, b"0.5"), "lane_share"),
+    ("lane_share", change_at(0, b"\xff"), "not text"),
+    ("lane_out", change_at(0, 99), r"lane_out\.npy\[0\]"),
     ("lane_out", lambda column: column[::-1].copy(), "no such lane"),
-    ("lane_ptr", _set(1, 0), "lane_ptr"),
-    ("route_src", _set(0, 4), r"route_src\.npy\[0\]"),
+    ("lane_ptr", change_at(1, 0), "lane_ptr"),
+    ("route_src", change_at(0, 4), r"route_src\.npy\[0\]"),
     ("route_dst", lambda column: column[1:], "route_dst.npy"),
-    ("port_name", _set(0, b"x"), "port_name"),
-    ("port_in", _set(0, 1), "port_in"),
-    ("cut", _set(1, 0), "cut.npy as optcc writes it"),
-    ("nbytes", _set(0, 8), "nbytes.npy as optcc writes it"),
+    ("port_name", change_at(0, b"x"), "port_name"),
+    ("port_in", change_at(0, 1), "port_in"),
+    ("cut", change_at(1, 0), "cut.npy as optcc writes it"),
+    ("nbytes", change_at(0, 8), "nbytes.npy as optcc writes it"),
     ("offset", lambda column: column.astype(np.int32), r"offset\.npy: .*expected one dimension of <i8"),
     ("offset", lambda column: column.astype(">i8"), r"offset\.npy: .*expected one dimension of <i8"),
     ("offset", lambda column: column.reshape(2, -1), r"offset\.npy: .*expected one dimension"),

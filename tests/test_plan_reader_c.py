@@ -21,7 +21,7 @@ from optcc.plans.files import HEADER, MAJOR, MINOR, archive
 from optcc.plans.plan import Plan
 from optcc.schedule.columns import stripes_of
 from optcc.values.cluster import Cluster
-from tests.plan_cases import GOLDEN, NAMES, again, cases, npy, parts
+from tests.plan_cases import GOLDEN, NAMES, again, cases, change_at, npy, parts
 from tests.test_families import ANY, offered
 
 pytestmark = pytest.mark.cc
@@ -163,41 +163,33 @@ def test_c_refuses_plans_with_receive_buffers(walk: Path, tmp_path: Path) -> Non
 # ---- what it refuses ------------------------------------------------------------------------------------------------
 
 
-def _set(place: int, value: int) -> Callable[[NDArray[Any]], NDArray[Any]]:
-    def change(column: NDArray[Any]) -> NDArray[Any]:
-        column[place] = value
-        return column
-
-    return change
-
-
 CHANGES: list[tuple[str, Callable[[NDArray[Any]], NDArray[Any]], str]] = [
-    ("nbytes", _set(0, 8), "offset (error 4)"),
-    ("nbytes", _set(0, -8), "nbytes (error 4)"),
+    ("nbytes", change_at(0, 8), "offset (error 4)"),
+    ("nbytes", change_at(0, -8), "nbytes (error 4)"),
     ("nbytes", lambda column: column[:0], "nbytes (error 3)"),
-    ("rank_server", _set(0, -1), "rank_server (error 4)"),
+    ("rank_server", change_at(0, -1), "rank_server (error 4)"),
     ("rank_server", lambda column: column[1:], "rank_server (error 3)"),
-    ("port_rank", _set(0, 4), "port_rank (error 4)"),
-    ("port_rank", _set(0, 3), "of other ranks than the route (error 4)"),
-    ("port_nvlink", _set(0, 2), "port_nvlink (error 4)"),
-    ("route_src", _set(0, 4), "route_src (error 4)"),
-    ("lane_out", _set(0, 99), "lane_out (error 4)"),
-    ("lane_ptr", _set(1, 0), "lane_ptr (error 4)"),
-    ("lane_link_ptr", _set(1, 1), "lane_link_ptr (error 4)"),
-    ("route", _set(3, 99), "route (error 4)"),
-    ("route", _set(3, -1), "route (error 4)"),
-    ("offset", _set(3, 1999), "offset, length (error 4)"),
-    ("offset", _set(3, -8), "offset (error 4)"),
-    ("length", _set(3, 0), "length (error 4)"),
-    ("length", _set(3, 8), "cut (error 4)"),
-    ("reduce", _set(3, 2), "reduce (error 4)"),
-    ("stage", _set(3, 0), "stage (error 4)"),
-    ("dep_ptr", _set(1, 80), "dep_ptr (error 4)"),
+    ("port_rank", change_at(0, 4), "port_rank (error 4)"),
+    ("port_rank", change_at(0, 3), "of other ranks than the route (error 4)"),
+    ("port_nvlink", change_at(0, 2), "port_nvlink (error 4)"),
+    ("route_src", change_at(0, 4), "route_src (error 4)"),
+    ("lane_out", change_at(0, 99), "lane_out (error 4)"),
+    ("lane_ptr", change_at(1, 0), "lane_ptr (error 4)"),
+    ("lane_link_ptr", change_at(1, 1), "lane_link_ptr (error 4)"),
+    ("route", change_at(3, 99), "route (error 4)"),
+    ("route", change_at(3, -1), "route (error 4)"),
+    ("offset", change_at(3, 1999), "offset, length (error 4)"),
+    ("offset", change_at(3, -8), "offset (error 4)"),
+    ("length", change_at(3, 0), "length (error 4)"),
+    ("length", change_at(3, 8), "cut (error 4)"),
+    ("reduce", change_at(3, 2), "reduce (error 4)"),
+    ("stage", change_at(3, 0), "stage (error 4)"),
+    ("dep_ptr", change_at(1, 80), "dep_ptr (error 4)"),
     ("dep_ptr", lambda column: column[:-1], "dep_ptr (error 4)"),
-    ("dep_idx", _set(0, 83), "not an earlier row"),
-    ("dep_idx", _set(0, -1), "dep_idx (error 4)"),
-    ("cut_at", _set(3, 10**6), "cut_at (error 4)"),
-    ("cut", _set(1, 2000), "cut (error 4)"),
+    ("dep_idx", change_at(0, 83), "not an earlier row"),
+    ("dep_idx", change_at(0, -1), "dep_idx (error 4)"),
+    ("cut_at", change_at(3, 10**6), "cut_at (error 4)"),
+    ("cut", change_at(1, 2000), "cut (error 4)"),
     ("offset", lambda column: column.astype(np.int32), "offset (error 3)"),
     ("offset", lambda column: column.astype(">i8"), "offset (error 3)"),
     ("offset", lambda column: column.reshape(2, -1), "offset (error 3)"),

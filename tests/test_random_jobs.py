@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from tests.effort import cases
-from tests.scenario_ranks import started
+from tests.rank_processes import started
 
 WAIT_S = 300
 """For a job that takes some ten seconds on a busy machine."""
@@ -56,7 +56,7 @@ def judged(said: Sequence[Sequence[dict[str, Any]]], killed: Collection[int]) ->
 def played(seed: int) -> Played:
     """The job of a seed."""
     world = random.Random(seed).choice((3, 4, 5))
-    processes = started(world, "chance", seed)
+    processes = started(world, "-m", "tests.rank_scenarios", "chance", seed)
     try:
         told = [process.communicate(timeout=WAIT_S) for process in processes]
     except subprocess.TimeoutExpired:

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.scenario_ranks import started
+from tests.free_port import free_port
+from tests.rank_processes import started
 
 WAIT_S = 300
 """For processes that take seconds on an idle machine."""
@@ -17,7 +18,7 @@ WAIT_S = 300
 
 def job(world: int, scenario: str, *arguments: object) -> list[list[dict[str, Any]]]:
     """By rank, all that it has said. Ranks that live on until they hear otherwise do so until the others have ended."""
-    processes = started(world, scenario, *arguments)
+    processes = started(world, "-m", "tests.rank_scenarios", scenario, *arguments)
     try:
         living = processes[1] if scenario == "left" else None
         said = ["" for _ in processes]
@@ -175,12 +176,23 @@ ENDED = "its process has ended, or its connection was cut"
 )
 def test_a_half_whose_rank_dies_in_split_hears_of_it_at_once(who: list[int], halves: list[str]) -> None:
     """The other half is made; the next call of all fails."""
-    said = job(4, "split_dying", ",".join(map(str, who)))
+    said = job(4, "dies_joining", "split", ",".join(map(str, who)), "")
     for rank in {0, 1, 2, 3} - {*who}:
         part, whole = said[rank]
         assert part.get("error", "") == halves[rank // 2]
         assert part["seconds"] < AT_ONCE_S
         assert whole["kind"] == "RankFailedError"
+
+
+@pytest.mark.parametrize("who", [1, pytest.param(0, marks=pytest.mark.long)])
+def test_an_old_rank_that_dies_in_grow_is_noticed_at_once(who: int) -> None:
+    """New ranks may take their time; whether those that there are live is known."""
+    said = job(3, "dies_joining", "grow", who, f"127.0.0.1:{free_port()}")
+    failed = HUB_GONE if who == 0 else f"rank {who} failed: {ENDED}"
+    for rank in {0, 1, 2} - {who}:
+        grown, old = said[rank]
+        assert (grown["error"], old["error"]) == (failed, failed)
+        assert grown["seconds"] < AT_ONCE_S
 
 
 # --- ranks that leave ------------------------------------------------------------------------------------------------

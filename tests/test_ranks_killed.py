@@ -16,7 +16,7 @@ import pytest
 
 from tests.effort import cases
 from tests.free_port import free_port
-from tests.test_architecture import ROOT
+from tests.rank_processes import ran
 
 KILLS = signal.SIGKILL
 WAIT_S = 120
@@ -35,19 +35,9 @@ def survived(
     from when all have met; tells : rank 0 is lost, too, when it has told so many of those that are left"""
     draw, port = random.Random(seed), free_port()
 
-    def extra(rank: int) -> list[str]:
-        return [] if rank or tells is None else [str(tells)]
-
+    extra = [] if tells is None else [tells]
     started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.killed_process", *map(str, (rank, world, port)), *extra(rank)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            cwd=ROOT,
-        )
-        for rank in range(world)
+        ran("-m", "tests.killed_process", rank, world, port, *(extra if rank == 0 else [])) for rank in range(world)
     ]
     try:
         for process in started:

@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from tests.effort import cases
-from tests.scenario_ranks import started
+from tests.rank_processes import started
 
 WORLD = 4
 STOPPED_S = 20.0
@@ -26,7 +26,7 @@ WAIT_S = 300
 def stopped(seed: int, stop: int = signal.SIGSTOP) -> tuple[bool, list[str]]:
     """(whether the stop met a rank that had not ended, what was wrong) in a job of four, of which the last one ends by
     itself."""
-    draw, processes = random.Random(seed), started(WORLD, "busy", HALF)
+    draw, processes = random.Random(seed), started(WORLD, "-m", "tests.rank_scenarios", "busy", HALF)
     try:
         victim = processes[0 if seed % 4 == 0 else draw.randrange(1, WORLD - 1)]
         time.sleep(MOMENTS_S * draw.random())

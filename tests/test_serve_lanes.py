@@ -70,7 +70,7 @@ def test_a_call_that_is_cancelled_is_ended_and_the_next_one_gets_a_worker(worker
 def test_a_call_that_is_cancelled_while_its_worker_starts_never_begins(
     workers: Workers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (worker,) = workers._all
+    worker = workers._all[0]._worker
     start, starting, go_on = worker._start, threading.Event(), threading.Event()
 
     def slowly() -> Any:

@@ -53,11 +53,6 @@ from tests.tcp_ranks import (
 pytestmark = pytest.mark.cc
 
 
-@pytest.fixture(scope="module")
-def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return load(build(tmp_path_factory.mktemp("native")))
-
-
 # --- right bits ----------------------------------------------------------------------------------------------------
 
 CALLS = (("float32", Op.SUM), ("float16", Op.SUM), ("int8", Op.MAX), ("int64", Op.PROD), ("float64", Op.MIN))

@@ -23,7 +23,7 @@ from itertools import zip_longest
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.errors import CertificateError, InputError
+from optcc.errors import CertificateError, InputError, some
 from optcc.theory.program_network import (
     ALLREDUCE,
     CollectiveKind,
@@ -244,8 +244,7 @@ def rooted_network(cluster: Cluster, collective: CollectiveKind, root: str | Non
         return build_network(cluster), 0
     names = [rank.name for rank in cluster.ranks]
     if root not in names:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError("no such root", where="--root", expected=f"one of {shown}", got=root)
+        raise InputError("no such root", where="--root", expected=f"one of {some(names)}", got=root)
     server, _, gpu = root.partition("/gpu")
     network = build_network(cluster, apart=server)
     called = f"GPU {gpu} of {server}" if gpu else server

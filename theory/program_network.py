@@ -27,7 +27,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 
-from optcc.errors import InfeasibleError, InputError
+from optcc.errors import InfeasibleError, InputError, some
 from optcc.values.cluster import Cluster, Server
 
 OWN_RAIL = -1
@@ -546,7 +546,7 @@ def require_connected(
         cut_off = sorted({names[node] for node in np.flatnonzero(part == smallest)})
         raise InfeasibleError(
             "no AllReduce is possible",
-            where=", ".join(cut_off[:4]) + (", ..." if len(cut_off) > 4 else ""),
+            where=some(cut_off, 4),
             expected="ways both to and from all other ranks",
             got="none one way",
             hint="Repair a NIC on a rail that others share, join the rails by a spine, or leave these servers out.",

@@ -29,7 +29,7 @@ of one rate the model is too simple (their links wait for each other): simulate,
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -302,11 +302,6 @@ def starts(rates: Sequence[Fraction], segments: int) -> list[Sizes]:
     ramps = [ramp_program(segments, growth, unit=unit).sizes for unit in UNITS]
     ramps += [ramp_program(segments, steep, unit=1, body=SHALLOW_BODY).sizes for steep in SHALLOW_GROWTHS]
     return list(dict.fromkeys([equal_sizes(segments), *ramps, tuple(size / sum(heavy) for size in heavy)]))
-
-
-def best_start(rates: Sequence[Fraction], segments: int, seconds: Callable[[Sizes], float]) -> tuple[Sizes, float]:
-    """Of `starts` the sizes that take the fewest `seconds` (a simulation, say), and what they take."""
-    return min(((sizes, seconds(sizes)) for sizes in starts(rates, segments)), key=lambda pair: pair[1])
 
 
 def _repaired(values: Iterable[float], members: Sequence[int], growth: Fraction) -> list[Fraction]:

@@ -27,7 +27,7 @@ from optcc.cli.options import (
     source_term,
     transport_option,
 )
-from optcc.errors import InputError
+from optcc.errors import InputError, some
 from optcc.files.writing import written
 
 if TYPE_CHECKING:
@@ -252,7 +252,7 @@ def _print(outcome: _Outcome, transport: str) -> None:
         for way in nic.held_back:
             show(f"{nic.name}: slow {way}, but so is every NIC that it was measured with; it may be faster.")
     if shared := _shared(outcome):
-        names = ", ".join(nic.name for nic in shared[:8]) + (", ..." if len(shared) > 8 else "")
+        names = some([nic.name for nic in shared])
         show(f"Faster alone than together: {names}. Something is shared, such as a PCI slot; kept: the rates together.")
 
 

@@ -28,7 +28,7 @@ from optcc.cli.options import (
     stack,
     transport_option,
 )
-from optcc.errors import InconclusiveError, InputError, OptccError
+from optcc.errors import InconclusiveError, InputError, OptccError, some
 
 if TYPE_CHECKING:
     from optcc.discover import Measured
@@ -187,8 +187,7 @@ def _nic(option: str, name: str, plan: Plan) -> str:
         names = [port for port in ports if port.partition("/")[0] == server] or ports
         found = name if name in ports else None
     if found is None:
-        shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-        raise InputError("the plan does not use it", where=option, expected=f"one of {shown}", got=name)
+        raise InputError("the plan does not use it", where=option, expected=f"one of {some(names)}", got=name)
     return found
 
 
@@ -284,8 +283,11 @@ def run(
         per_chunk=per_chunk, nics=kept("nics"), hosts=kept("hosts"), **faults,
     )  # fmt: skip
     membership = membership_of(rendezvous, rank, world, interface, lambda: source_term(source) | given)
-    place = (transport, device, membership, interface)
     rate = parse_rate(local_rate, where="--local-rate")
+    how: dict[str, Any] = {
+        "repeat": repeat, "dtype": dtype, "op": op, "local_rate": rate, "transport": transport, "device": device,
+        "membership": membership, "interface": interface,
+    }  # fmt: skip
     check_timeline(timeline)
     check_apart(timeline, source, "--timeline")
     choose = RuntimeChoice(alpha, per_chunk, transport, rate, device)
@@ -296,7 +298,7 @@ def run(
         if timeline is not None:
             _draw_fault_run(made, strikes, rate, transport, timeline)
         _tell_how(device, membership, len(made.cluster.ranks))
-        _fault_run(made, strikes, repeat, dtype, op, rate, place, as_json)
+        _fault_run(made, strikes, how, as_json)
         return
     alpha_s, per_chunk_s = (costs.alpha, costs.per_chunk) if costs else (Fraction(0), Fraction(0))
     with working("simulating"):
@@ -305,18 +307,7 @@ def run(
         write_timeline(simulation, timeline, title=timeline_title(made), bound_s=float(made.bound.seconds))
         click.echo(f"wrote {timeline}", err=True)
     with runs.run_progress(repeat) as progress:
-        outcome = api.run(
-            made,
-            repeat=repeat,
-            dtype=dtype,
-            op=op,
-            local_rate=rate,
-            transport=transport,
-            device=device,
-            membership=membership,
-            interface=interface,
-            progress=progress,
-        )
+        outcome = api.run(made, progress=progress, **how)
     summary = runs.run_json(made, outcome, simulation.time_s)
     _tell_how(device, membership, len(made.cluster.ranks))
     summary["planned_for"] = costs and costs.as_json()
@@ -392,34 +383,14 @@ def _draw_fault_run(made: Plan, strikes: list[Strike], rate: Fraction, transport
     click.echo(f"wrote {timeline}", err=True)
 
 
-def _fault_run(
-    made: Plan,
-    strikes: list[Strike],
-    repeat: int,
-    dtype: str,
-    op: str,
-    rate: Fraction,
-    place: tuple[str, str, Membership | None, str | None],
-    as_json: bool,
-) -> None:
+def _fault_run(made: Plan, strikes: list[Strike], how: dict[str, Any], as_json: bool) -> None:
+    """how : as of `attempt`"""
     from optcc.fault_run.results import BrokenFaultRun
     from optcc.fault_run.run import attempt
     from optcc.reports import runs
 
-    with runs.run_progress(repeat) as progress:
-        outcome = attempt(
-            made,
-            strikes,
-            repeat=repeat,
-            dtype=dtype,
-            op=op,
-            local_rate=rate,
-            transport=place[0],
-            device=place[1],
-            membership=place[2],
-            interface=place[3],
-            progress=lambda name, done, seconds: progress(name, done - 1, seconds),
-        )
+    with runs.run_progress(how["repeat"]) as progress:
+        outcome = attempt(made, strikes, progress=lambda name, done, seconds: progress(name, done - 1, seconds), **how)
     value = runs.fault_run_json(outcome)
     if isinstance(outcome, BrokenFaultRun):
         emit(as_json, value, lambda: runs.print_broken(outcome))

@@ -36,24 +36,24 @@ class Buffer(Protocol):
         """Make them its own, what `room` or `read` has given and is written now."""
 
 
-class HostBuffer:
-    """Host memory, used where it is."""
+class InPlace:
+    """Memory that the call runs on where it is: the host's, or of the GPU that folds."""
 
     __slots__ = ("memory",)
     staged = False
 
-    def __init__(self, memory: Array) -> None:
+    def __init__(self, memory: Any) -> None:
         self.memory = memory
 
-    def read(self) -> Flat:
+    def read(self) -> Any:
         """It is there."""
         return self.memory
 
-    def room(self) -> Flat:
+    def room(self) -> Any:
         """It is there."""
         return self.memory
 
-    def take(self, written: Flat) -> None:
+    def take(self, written: Any) -> None:
         """It has been written to already."""
 
 
@@ -83,7 +83,7 @@ class CrookedBuffer:
 def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
     """A caller's buffer. InputError for memory that cannot be taken as it is."""
     if type(thing) is np.ndarray and thing.ndim == 1 and thing.flags.carray and thing.dtype in TYPES:
-        return HostBuffer(thing)  # most are so, and small calls notice what the rest takes
+        return InPlace(thing)  # most are so, and small calls notice what the rest takes
     if not isinstance(thing, np.ndarray) and hasattr(thing, "__dlpack_device__"):
         kind, number = map(int, thing.__dlpack_device__())
         if kind == CUDA:  # it is exported once, for the GPU's stream
@@ -91,7 +91,7 @@ def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
     memory = borrow(thing, write=write, where=where)
     if isinstance(memory, DeviceArray):
         return GpuBuffer.of(thing, gpu_of(memory), write=write, where=where)
-    return HostBuffer(memory) if memory.flags.aligned else CrookedBuffer(memory)
+    return InPlace(memory) if memory.flags.aligned else CrookedBuffer(memory)
 
 
 def demand_alike(one_buffer: Buffer, other_buffer: Buffer, count: int, where: str = "out") -> None:

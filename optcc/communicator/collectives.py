@@ -1,4 +1,4 @@
-"""What each collective does with flat arrays in host memory. All ranks do the same, one after the other.
+"""What each collective does, and how with flat arrays in host memory. All ranks do the same, one after the other.
 
 Small data goes through separate memory, rounded up to a power of two. So few schedules serve all sizes, and nobody
 waits until a peer has taken the last byte; what is large goes where it is. Small calls are kept as they were made: what
@@ -8,10 +8,11 @@ Python does again for each takes longer than the call itself.
 from __future__ import annotations
 
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from optcc.communicator.buffers import Flat, Scratch, fill, room_of, words_of
 from optcc.communicator.prepared import SIZES, SMALL, Prepared
@@ -55,55 +56,6 @@ class Punctuality:
         self._late = {one.rank for one in late}
 
 
-class Collectives(Protocol):
-    """Of one rank. `source` is read and `target` written; they are the same array where a call is in place.
-
-    wrote : since whoever calls has last set it to False, a target has been written to
-    """
-
-    wrote: bool
-
-    def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
-        """The reduction of all ranks' source. `call` : what ranks must agree to be calling."""
-
-    def broadcast(self, buffer: Flat, root: int) -> None:
-        """The root's buffer."""
-
-    def all_gather(self, source: Flat, target: Flat) -> None:
-        """All ranks' sources, by rank."""
-
-    def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
-        """The reduction of this rank's part of all ranks' sources."""
-
-    def all_to_all(self, source: Flat, target: Flat) -> None:
-        """Of each rank's source the part that is for this one, by rank."""
-
-
-class Alone:
-    """Of the only rank: a copy."""
-
-    wrote = False
-
-    def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "") -> None:
-        """See Collectives."""
-        fill(target, source)
-
-    def broadcast(self, buffer: Flat, root: int) -> None:
-        """See Collectives."""
-
-    def all_gather(self, source: Flat, target: Flat) -> None:
-        """See Collectives."""
-        fill(target, source)
-
-    def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
-        """See Collectives."""
-        fill(target, source)
-
-    def all_to_all(self, source: Flat, target: Flat) -> None:
-        """See Collectives."""
-        fill(target, source)
-
-
 class CallKind(NamedTuple):
     """Of collectives.
 
@@ -122,6 +74,51 @@ ALL_GATHER = CallKind("all_gather", parts_in=False, parts_out=True)
 REDUCE_SCATTER = CallKind("reduce_scatter", parts_in=True, parts_out=False)
 ALL_TO_ALL = CallKind("all_gather", parts_in=True, parts_out=True)
 """By the schedule of all_gather, of which each rank sends every other one its part."""
+
+
+class Collectives(ABC):
+    """Of one rank. `source` is read and `target` written, flat; they are the same array where a call is in place.
+
+    wrote : since whoever calls has last set it to False, a target has been written to
+    """
+
+    wrote = False
+
+    def all_reduce(self, source: Any, target: Any, reduction: Reduction, call: str = "all_reduce") -> None:
+        """The reduction of all ranks' source. `call` : what ranks must agree to be calling."""
+        words = words_of(call, source, reduction) if call != "barrier" else "barrier()"
+        self._do(ALL_REDUCE, words, source, target, reduction)
+
+    def broadcast(self, buffer: Any, root: int) -> None:
+        """The root's buffer."""
+        self._do(BROADCAST, words_of("broadcast", buffer, f"root {root}"), buffer, buffer, COPY, root)
+
+    def all_gather(self, source: Any, target: Any) -> None:
+        """All ranks' sources, by rank."""
+        self._do(ALL_GATHER, words_of("all_gather", source), source, target, COPY)
+
+    def reduce_scatter(self, source: Any, target: Any, reduction: Reduction) -> None:
+        """The reduction of this rank's part of all ranks' sources."""
+        self._do(REDUCE_SCATTER, words_of("reduce_scatter", source, reduction), source, target, reduction)
+
+    def all_to_all(self, source: Any, target: Any) -> None:
+        """Of each rank's source the part that is for this one, by rank."""
+        self._do(ALL_TO_ALL, words_of("all_to_all", source), source, target, COPY)
+
+    @abstractmethod
+    def _do(
+        self, kind: CallKind, words: str, source: Any, target: Any, reduction: Reduction, root: int | None = None
+    ) -> None:
+        """A call of this kind; `words` : as ranks compare it; `root` : None where every rank waits for all others."""
+
+
+class Alone(Collectives):
+    """Of the only rank: a copy."""
+
+    def _do(
+        self, kind: CallKind, words: str, source: Flat, target: Flat, reduction: Reduction, root: int | None = None
+    ) -> None:
+        fill(target, source)
 
 
 @dataclass(slots=True)
@@ -147,36 +144,15 @@ class HeldCall:
     age: int = 0
 
 
-class Together:
+class Together(Collectives):
     """Of one rank among several, over the wires of `member`. `tell` : called with ranks that come late."""
 
     def __init__(self, member: Member, prepared: Prepared, tell: Callable[[Sequence[Note]], None]) -> None:
         self._member, self._prepared = member, prepared
         self._punctuality = Punctuality(member.exchange, tell)
-        self._rank, self._world, self.wrote = member.rank, member.world, False
+        self._rank, self._world = member.rank, member.world
         self._scratch, self._padded = Scratch(), Scratch()
         self._held: dict[str, HeldCall] = {}  # by words, SIZES at most
-
-    def all_reduce(self, source: Flat, target: Flat, reduction: Reduction, call: str = "all_reduce") -> None:
-        """See Collectives."""
-        words = words_of(call, source, reduction) if call != "barrier" else "barrier()"
-        self._do(ALL_REDUCE, words, source, target, reduction)
-
-    def broadcast(self, buffer: Flat, root: int) -> None:
-        """See Collectives."""
-        self._do(BROADCAST, words_of("broadcast", buffer, f"root {root}"), buffer, buffer, COPY, root)
-
-    def all_gather(self, source: Flat, target: Flat) -> None:
-        """See Collectives."""
-        self._do(ALL_GATHER, words_of("all_gather", source), source, target, COPY)
-
-    def reduce_scatter(self, source: Flat, target: Flat, reduction: Reduction) -> None:
-        """See Collectives."""
-        self._do(REDUCE_SCATTER, words_of("reduce_scatter", source, reduction), source, target, reduction)
-
-    def all_to_all(self, source: Flat, target: Flat) -> None:
-        """See Collectives."""
-        self._do(ALL_TO_ALL, words_of("all_to_all", source), source, target, COPY)
 
     def _do(
         self, kind: CallKind, words: str, source: Flat, target: Flat, reduction: Reduction, root: int | None = None
@@ -201,7 +177,7 @@ class Together:
             start = time.monotonic()
             self._member.run(made)
             seconds = time.monotonic() - start
-            if root is None:  # every rank waits for all others
+            if root is None:
                 self._punctuality.took(seconds)
             if large and kind is ALL_REDUCE:
                 self._prepared.took(source.nbytes, seconds)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from optcc.communicator.buffers import Buffer, HostBuffer, demand_alike, demand_elsewhere, gpu_called, lend
+from optcc.communicator.buffers import Buffer, InPlace, demand_alike, demand_elsewhere, gpu_called, lend
 from optcc.communicator.clusters import (
     Given,
     MessageCosts,
@@ -28,7 +28,7 @@ from optcc.communicator.clusters import (
     part_of,
     read_cluster,
 )
-from optcc.communicator.collectives import Alone, Together
+from optcc.communicator.collectives import Alone, Collectives, Together
 from optcc.communicator.handles import InOrder
 from optcc.communicator.on_gpu import OnGpu, on_gpu, tuning_for
 from optcc.communicator.prepared import Prepared, speaker
@@ -42,13 +42,12 @@ from optcc.runtime.control.member import JOIN_S, Member, Ties
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
-from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, Reduction, name_of, reduction_of
 from optcc.runtime.errors import GrowFailedError, RankFailedError, TransportError
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.native.lent import Arena
 from optcc.schedule.routes import ports_of
-from optcc.values.cluster import Cluster
+from optcc.values.cluster import Cluster, degrade_all
 
 # Options of a communicator, which those that come of it by shrinking, growing and splitting take over; and what
 # numbers its methods take.
@@ -141,20 +140,16 @@ class Regrouped(NamedTuple):
 
 def part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
     """The ranks that give the same `color`, ordered by (key, rank). None where this one gives None."""
-    with member.turn("split()"):
-        return _part_by_color(member, color, key)
-
-
-def _part_by_color(member: Member, color: int | None, key: int) -> Regrouped | None:
-    said = member.exchange([color, key])
-    ranks = [r for _, r in sorted((k, r) for r, (other, k) in enumerate(said) if other == color)]
     old, name = member.membership, f"{member.membership.job}/split {color}"
-    overseer = None
-    if color is not None and ranks[0] == member.rank and len(ranks) > 1:
-        door = Door(name, old.secret.encode(), member.host, 0)
-        lives: Callable[[int], bool] = lambda rank: member.lives(ranks[rank])  # noqa: E731
-        overseer = Overseer(len(ranks), door, member.timeout_s, lives=lives).start()
-    address = member.exchange([member.host, overseer.address[1]] if overseer else None)[ranks[0]]
+    with member.turn("split()"):
+        said = member.exchange([color, key])
+        ranks = [r for _, r in sorted((k, r) for r, (other, k) in enumerate(said) if other == color)]
+        overseer = None
+        if color is not None and ranks[0] == member.rank and len(ranks) > 1:
+            door = Door(name, old.secret.encode(), member.host, 0)
+            lives: Callable[[int], bool] = lambda rank: member.lives(ranks[rank])  # noqa: E731
+            overseer = Overseer(len(ranks), door, member.timeout_s, lives=lives).start()
+        address = member.exchange([member.host, overseer.address[1]] if overseer else None)[ranks[0]]
     if color is None:
         return None
     if len(ranks) == 1:
@@ -164,8 +159,13 @@ def _part_by_color(member: Member, color: int | None, key: int) -> Regrouped | N
     )
 
 
-def with_new(place: Membership, exchange: Exchange, interface: str | None, within_s: float) -> Regrouped:
-    """These ranks and those that come to `place.address` within so many seconds. InputError where that cannot be."""
+def with_new(
+    place: Membership, exchange: Exchange, interface: str | None, within_s: float, lives: Callable[[int], bool]
+) -> Regrouped:
+    """These ranks and those that come to `place.address` within so many seconds. InputError where that cannot be.
+
+    lives : whether the process of a rank is there, as far as is known
+    """
     world, address = place.world, list(place.address)
     said = exchange([world, address])
     other = next((each for each in said if each != said[0]), None)
@@ -174,7 +174,7 @@ def with_new(place: Membership, exchange: Exchange, interface: str | None, withi
     overseer, why = None, None
     if place.rank == 0:
         try:
-            overseer = Overseer.open(place, interface, within_s)
+            overseer = Overseer.open(place, interface, within_s, lives=lives)
         except OptccError as error:
             why = str(error)
     why = exchange(why)[0]
@@ -404,7 +404,7 @@ class Communicator:
         self._gpu = gpu if self.world > 1 else None
         if self.world == 1:
             self.cluster = alike(1) if cluster is None else read_cluster(cluster, 1)
-            self._collectives: Any = Alone()
+            self._collectives: Collectives = Alone()
             self._arena = None
             return
         self._member = Member(
@@ -419,7 +419,7 @@ class Communicator:
             ties=ties,
             hub_lives=hub_lives,
             lent=lent,
-            gpu=gpu and CudaMemory(gpu),
+            gpu=gpu,
         )
         self._arena = self._member.lent
         try:
@@ -443,7 +443,7 @@ class Communicator:
                     got = ", ".join(f"rank {rank} {'a GPU' if each else 'cpu'}" for rank, each in enumerate(gpus))
                     raise InputError("not the same on all ranks", where="device", expected="cpu, or a GPU", got=got)
             if gpu:
-                self._member.tune_gpu(tuning_for(gpus))
+                self._member.links.gpu_tuning = tuning_for(gpus)
                 self._collectives = OnGpu(self._member, self._prepared, gpu, self._events.note)
             else:
                 self._collectives = Together(self._member, self._prepared, self._events.note)
@@ -503,7 +503,7 @@ class Communicator:
 
     def barrier(self, *, async_op: bool = False) -> Any:
         """Returns when all ranks have called it."""
-        nothing = HostBuffer(np.zeros(0, np.uint8))
+        nothing = InPlace(np.zeros(0, np.uint8))
         return self._do(self._collectives.all_reduce, nothing, nothing, None, async_op, Reduction(Op.MAX), "barrier")
 
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
@@ -665,7 +665,7 @@ class Communicator:
         nics = {port.name: port.rank for port in ports_of(self.cluster)}
         demand_strike(strike, nics, self._options.costs.transport)
         if self.world > 1 and nics[nic] == self.rank:
-            self._member.strike(strike)
+            self._member.links.strike(strike)
 
     # --- the end -----------------------------------------------------------------------------------------------------
 
@@ -701,9 +701,7 @@ class Communicator:
 
     def _renew(self, nics: list[str]) -> None:
         """The cluster without these NICs; plans and wires follow with the next call."""
-        cluster = self.cluster
-        for nic in nics:  # all that have died so far
-            cluster = cluster.degrade(nic)
+        cluster = degrade_all(self.cluster, [(nic, 0) for nic in nics])  # all that have died so far
         self._prepared.renew(cluster, self._options.reproducible)
         self._events.note([Note(time.monotonic(), "renewed", "", text=", ".join(nics) or "all are back")])
 
@@ -713,12 +711,17 @@ class Communicator:
             exchange = self._member.exchange
             with self._member.turn("grow()"):
                 pass
-        group = with_new(place, exchange, interface, within_s)
+
+        def lives(rank: int) -> bool:
+            """Of new ranks nothing is known."""
+            return rank >= self.world or self.world == 1 or self._member.lives(rank)
+
+        group = with_new(place, exchange, interface, within_s, lives)
         dead = dead_nics(self._prepared.cluster if self.world > 1 else self.cluster, self.rank)
         made, failed = None, None
         try:
             how: dict[str, Any] = {"within_s": within_s + JOIN_S, "dead": dead, "lent": self._arena}
-            made = self._with(self._options, place, group.overseer, given, **how)
+            made = self._with(self._options, place, group.overseer, given, hub_lives=lambda: lives(0), **how)
         except OptccError as error:
             failed = error
         all_or_none(made, failed, place, exchange)

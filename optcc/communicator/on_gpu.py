@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from optcc.communicator.buffers import Buffer, GpuBuffer, room_of, words_of
-from optcc.communicator.collectives import Punctuality
+from optcc.communicator.buffers import Buffer, GpuBuffer, InPlace, room_of
+from optcc.communicator.collectives import ALL_REDUCE, CallKind, Collectives, Punctuality
 from optcc.communicator.prepared import SMALL, Prepared
 from optcc.errors import InputError
 from optcc.runtime.control.member import Member
@@ -36,26 +36,6 @@ the processor: docs/bench-gpu-communicator.md has others."""
 def tuning_for(gpus: Sequence[object]) -> GpuTuning:
     """gpus : of each rank, something that only ranks of one GPU have in common"""
     return OWN_GPU if len({*map(str, gpus)}) == len(gpus) else SHARED_GPU
-
-
-class InPlace:
-    """A caller's buffer on the communicator's GPU."""
-
-    staged = False
-
-    def __init__(self, memory: DeviceArray) -> None:
-        self.memory = memory
-
-    def read(self) -> DeviceArray:
-        """It is there."""
-        return self.memory
-
-    def room(self) -> DeviceArray:
-        """It is there."""
-        return self.memory
-
-    def take(self, written: DeviceArray) -> None:
-        """It has been written to already."""
 
 
 class Lifted:
@@ -97,13 +77,11 @@ def on_gpu(buffer: Buffer, gpu: Any) -> Any:
     return InPlace(buffer.memory) if isinstance(buffer, GpuBuffer) and buffer.gpu is gpu else Lifted(buffer, gpu)
 
 
-class OnGpu:
-    """Of one rank among several, see `Collectives`; buffers are DeviceArrays.
+class OnGpu(Collectives):
+    """Of one rank among several; buffers are DeviceArrays.
 
     gpu : a `cuda.Gpu`, or what stands for one in tests; tell : called with ranks that come late
     """
-
-    wrote = False
 
     def __init__(self, member: Member, prepared: Prepared, gpu: Any, tell: Callable[[Sequence[Note]], None]) -> None:
         self._member, self._prepared, self._gpu = member, prepared, gpu
@@ -157,94 +135,50 @@ class OnGpu:
         self._member.run(self._member.call(program, buffer, op, parts=parts))
         return time.monotonic() - start
 
-    def _finish(self, out: DeviceArray, found: DeviceArray, reduction: Reduction | None = None) -> None:
-        if reduction and reduction.mean:
-            self._gpu.divide(found, self._world)
-        self._gpu.copy(out, found)
-        self._gpu.settle()
-
-    def all_reduce(
-        self, source: DeviceArray, target: DeviceArray, reduction: Reduction, call: str = "all_reduce"
+    def _do(
+        self,
+        kind: CallKind,
+        words: str,
+        source: DeviceArray,
+        target: DeviceArray,
+        reduction: Reduction,
+        root: int | None = None,
     ) -> None:
-        """See Collectives."""
-        words = words_of(call, source, reduction) if call != "barrier" else "barrier()"
-        small = source.nbytes <= SMALL
+        count = source.count // self._world if kind.parts_in else source.count  # of a part, where there are any
+        nbytes = count * source.itemsize
+        small = nbytes <= SMALL
+        room = room_of(nbytes) if small else nbytes
+        step = room // source.itemsize
+        parted, exchanged = kind.parts_in or kind.parts_out, kind.parts_in and kind.parts_out
+        own_count = step * self._world if parted else step
         with self._member.turn(words), self._gpu.current():
-            room = room_of(source.nbytes) if small else source.nbytes
-            program = self._prepared.call("all_reduce", room)
-            self._stage(room)
-            own = self._place(0, room // source.itemsize, source.dtype)
-            self._gpu.copy(own[: source.count], source)
-            seconds = self._run(program, own, reduction.fold)
-            self._punctuality.took(seconds)
-            if not small:
+            program = self._prepared.call(kind.schedule, room, root or 0)
+            self._stage((2 if exchanged else 1) * own_count * source.itemsize)
+            own = self._place(0, own_count, source.dtype)
+            given = self._place(own.nbytes, own_count, source.dtype) if exchanged else own
+            mine = own[self._rank * step :][:count] if parted else own[:count]
+            if kind.parts_in:
+                self._copy_parts(given, source, step, back=False)
+            elif root in (None, self._rank):
+                self._gpu.copy(mine, source)
+            if exchanged:
+                self._gpu.copy(mine, given[self._rank * step :][:count])
+            seconds = self._run(program, own, reduction.fold, given if exchanged else None)
+            if root is None:
+                self._punctuality.took(seconds)
+            if kind is ALL_REDUCE and not small:
                 self._prepared.took(source.nbytes, seconds)
-            self._finish(target, own[: source.count], reduction)
+            if kind.parts_out:
+                self._copy_parts(own, target, step, back=True)
+            elif root != self._rank:
+                if reduction.mean:
+                    self._gpu.divide(mine, self._world)
+                self._gpu.copy(target, mine)
+            self._gpu.settle()
 
-    def broadcast(self, buffer: DeviceArray, root: int) -> None:
-        """See Collectives."""
-        with self._member.turn(words_of("broadcast", buffer, f"root {root}")), self._gpu.current():
-            room = room_of(buffer.nbytes) if buffer.nbytes <= SMALL else buffer.nbytes
-            program = self._prepared.call("broadcast", room, root)
-            self._stage(room)
-            own = self._place(0, room // buffer.itemsize, buffer.dtype)
-            if self._rank == root:
-                self._gpu.copy(own[: buffer.count], buffer)
-            self._run(program, own, Op.MAX)
-            if self._rank != root:
-                self._finish(buffer, own[: buffer.count])
-
-    def all_gather(self, source: DeviceArray, target: DeviceArray) -> None:
-        """See Collectives."""
-        with self._member.turn(words_of("all_gather", source)), self._gpu.current():
-            program, step = self._parted("all_gather", source)
-            own = self._place(0, step * self._world, source.dtype)
-            self._gpu.copy(own[self._rank * step :][: source.count], source)
-            self._punctuality.took(self._run(program, own, Op.MAX))
-            self._spread(own, step, target)
-
-    def reduce_scatter(self, source: DeviceArray, target: DeviceArray, reduction: Reduction) -> None:
-        """See Collectives."""
-        with self._member.turn(words_of("reduce_scatter", source, reduction)), self._gpu.current():
-            program, step = self._parted("reduce_scatter", target)
-            own = self._place(0, step * self._world, source.dtype)
-            self._gather(source, own, step)
-            self._punctuality.took(self._run(program, own, reduction.fold))
-            self._finish(target, own[self._rank * step :][: target.count], reduction)
-
-    def all_to_all(self, source: DeviceArray, target: DeviceArray) -> None:
-        """See Collectives."""
-        part = source[: source.count // self._world]
-        with self._member.turn(words_of("all_to_all", source)), self._gpu.current():
-            program, step = self._parted("all_gather", part, 2)
-            own = self._place(0, step * self._world, source.dtype)
-            parts = self._place(own.nbytes, step * self._world, source.dtype)
-            self._gather(source, parts, step)
-            self._gpu.copy(own[self._rank * step :][:step], parts[self._rank * step :][:step])
-            self._punctuality.took(self._run(program, own, Op.MAX, parts))
-            self._spread(own, step, target)
-
-    def _parted(self, kind: str, part: DeviceArray, times: int = 1) -> tuple[NativeProgram, int]:
-        """The program of a call of parts like this one, and elements from one part to the next on the stage, which has
-        `times` all parts."""
-        room = room_of(part.nbytes) if part.nbytes <= SMALL else part.nbytes
-        program = self._prepared.call(kind, room)
-        self._stage(times * room * self._world)
-        return program, room // part.itemsize
-
-    def _gather(self, source: DeviceArray, own: DeviceArray, step: int) -> None:
-        """Parts of a caller's array to where they are on the stage."""
-        size = source.count // self._world
-        for rank in range(self._world if step != size else 0):
-            self._gpu.copy(own[rank * step :][:size], source[rank * size :][:size])
-        if step == size:
-            self._gpu.copy(own, source)
-
-    def _spread(self, own: DeviceArray, step: int, target: DeviceArray) -> None:
-        """The reverse."""
-        size = target.count // self._world
-        for rank in range(self._world if step != size else 0):
-            self._gpu.copy(target[rank * size :][:size], own[rank * step :][:size])
-        if step == size:
-            self._gpu.copy(target, own)
-        self._gpu.settle()
+    def _copy_parts(self, stage: DeviceArray, array: DeviceArray, step: int, *, back: bool) -> None:
+        """Of a caller's array, one for each rank, to where they are on the stage, every `step` elements; or `back`."""
+        size, places = array.count // self._world, range(self._world)
+        pairs = [(stage[rank * step :][:size], array[rank * size :][:size]) for rank in places]
+        for there, here in pairs if step != size else [(stage, array)]:
+            self._gpu.copy(*((here, there) if back else (there, here)))

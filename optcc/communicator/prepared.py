@@ -243,7 +243,7 @@ class Prepared:
             case _:
                 schedule, widest = reduce_scatter(self.cluster, nbytes), reduce_scatter(self.cluster, LARGE)
         self._join(schedule, widest)
-        return self._calls.keep(key, self._member.program(schedule))
+        return self._calls.keep(key, self._member.links.program(schedule))
 
     def took(self, nbytes: int, seconds: float) -> None:
         """What an AllReduce of more than SMALL bytes took on this rank: by this its plan is chosen."""
@@ -286,11 +286,11 @@ class Prepared:
         if self._widest.find(key) is not None:
             return
         self._widest.keep(key, widest if widest.routes == schedule.routes else schedule)
-        if self._connected and self._member.layout.serves(schedule):
+        if self._connected and self._member.links.layout.serves(schedule):
             return
         schedules = {str(number): each for number, each in enumerate(self._widest.values())}
         self._member.connect(layout_of(schedules, spare=ports_of(self._whole)))
-        self._say(wires_text(self._member.layout, self._member.rank))
+        self._say(wires_text(self._member.links.layout, self._member.rank))
         self._connected = True
         self.age += 1
         self._calls.clear()  # they are of the wires that were

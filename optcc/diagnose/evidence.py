@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from optcc.discover.nccl_log import OOB, cards_in
-from optcc.errors import InputError
+from optcc.errors import InputError, some
 from optcc.machine.rdma import rdma_ports
 from optcc.machine.sysfs import Sysfs
 from optcc.values.cluster import Cluster, Server
@@ -273,11 +273,10 @@ class NicDirections:
         """Likewise; raises InputError where there is none."""
         if (found := self.server(host)) is None:
             names = [server.name for server in self.cluster.servers]
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
             raise InputError(
                 "a host that the topology does not have",
                 where=where,
-                expected=f"one of {shown}",
+                expected=f"one of {some(names)}",
                 got=host[:80],
                 hint="Name the topology's servers with --hosts, in the order of the topology.",
             )

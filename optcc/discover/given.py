@@ -20,7 +20,7 @@ from fnmatch import fnmatchcase
 from fractions import Fraction
 from typing import TYPE_CHECKING, NoReturn
 
-from optcc.errors import InputError
+from optcc.errors import InputError, some
 from optcc.values.cluster import MAX_COUNT, Cluster, Nic
 from optcc.values.units import parse_fraction, parse_rate, parse_seconds
 
@@ -133,10 +133,8 @@ def _check_fits(option: str, patterns: Iterable[str], names: set[str]) -> None:
     known = sorted(names)
     for pattern in patterns:
         if not any(fits(name, pattern) for name in known):
-            shown = ", ".join(known[:12]) + (", ..." if len(known) > 12 else "")
-            raise InputError(
-                "no NIC of this name", where=option, expected=f"among {shown}", got=pattern, hint=_hint(pattern, known)
-            )
+            expected, hint = f"among {some(known, 12)}", _hint(pattern, known)
+            raise InputError("no NIC of this name", where=option, expected=expected, got=pattern, hint=hint)
 
 
 def apply_given(cluster: Cluster, given: Given) -> Cluster:
@@ -378,9 +376,8 @@ def _fitting(names: list[str], pattern: str, what: str, whole: str) -> list[str]
         # NCCL_IB_HCA's NAME:1 is NAME, whose port 1 it is.
         meant = {name for name in names if name in (each, each.removesuffix(":1")) or _glob(each).fullmatch(name)}
         if not meant:
-            shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
             where = f"--fail {whole[:300]}"
-            raise InputError(f"no such {what}", where=where, expected=f"one of {shown}", got=each[:300])
+            raise InputError(f"no such {what}", where=where, expected=f"one of {some(names, 12)}", got=each[:300])
         found |= meant
     return [name for name in names if name in found]
 

@@ -11,22 +11,22 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from optcc import api
-from optcc.errors import InputError, SimulationError
+from optcc.errors import InputError, SimulationError, some
 from optcc.fault_run.results import BrokenFaultRun, Failover, FaultRun, Phase, failovers_of, proved
 from optcc.plans.plan import Plan
 from optcc.simulation.faults import DETECT_S, Fault
 from optcc.simulation.simulator import Simulation, simulate
+from optcc.values.cluster import degrade_all
 
 if TYPE_CHECKING:
     from optcc.runtime import Collective, RankFailedError
     from optcc.runtime.control.rendezvous import Membership
     from optcc.runtime.messages import Note, Strike
-    from optcc.values.cluster import Cluster
 
 # Faults that cannot all happen: one leaves another nothing to hit, or two contradict each other
 
@@ -85,17 +85,6 @@ RETURN_S = 30.0
 """So long is waited for NICs to come back that are known to."""
 
 
-def run_with_faults(plan: Plan, strikes: Sequence[Strike], **options: Any) -> FaultRun:
-    """Run `plan`, then once with `fault_injection`, then the plan for what is left: as `attempt`, with its options.
-
-    Raises RankFailedError when a rank dies or no way is left.
-    """
-    done = attempt(plan, strikes, **options)
-    if isinstance(done, BrokenFaultRun):
-        raise done.error
-    return done
-
-
 def attempt(
     plan: Plan,
     strikes: Sequence[Strike],
@@ -132,7 +121,7 @@ def attempt(
     ports = api.runnable(scaled, transport, device).ports
 
     def plan_for(lost: dict[str, Fraction]) -> Plan:
-        cluster = degraded(scaled.cluster, lost)
+        cluster = degrade_all(scaled.cluster, lost.items())
         in_place = device != "cpu" or transport == "verbs"
         return api.plan(cluster, scaled.bound.nbytes, segments=scaled.segments, in_place=in_place) if lost else scaled
 
@@ -256,13 +245,6 @@ def _phase(name: str, runs: Sequence[Collective], plan: Plan) -> Phase:
     )
 
 
-def degraded(cluster: Cluster, left: dict[str, Fraction]) -> Cluster:
-    """The cluster with the fraction `left` of some NICs' rates, by name."""
-    for nic, fraction in left.items():
-        cluster = cluster.degrade(nic, fraction)
-    return cluster
-
-
 def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:
     from optcc.runtime.control.fault_injection import demand_had
 
@@ -272,8 +254,9 @@ def _check(plan: Plan, strikes: Sequence[Strike], transport: str) -> None:
         if strike.kind == "path" and transport != "local":
             raise InputError("only emulated", where="--path", expected="--transport local", got=transport)
         if strike.nic not in names:
-            shown = ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
-            raise InputError("the plan uses no such NIC", where=f"--{strike.kind}", expected=shown, got=strike.nic)
+            raise InputError(
+                "the plan uses no such NIC", where=f"--{strike.kind}", expected=some(names), got=strike.nic
+            )
         if not 0 <= strike.at <= 1:
             raise InputError("not a part of the collective", where=f"--{strike.kind}", expected="0 to 1", got=strike.at)
 

@@ -41,6 +41,69 @@ def processes(workers: int, *, limit_s: float | None = None) -> Iterator[Executo
         pool.end()
 
 
+class Worker:
+    """A process that does one task after the other, each a function and its arguments, all picklable. It is started at
+    the first one, and again after it ended."""
+
+    def __init__(self) -> None:
+        self._change = threading.Lock()
+        self._process: BaseProcess | None = None
+        self._pipe: Connection | None = None
+        self.over = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether there is a process."""
+        process = self._process  # another thread may end it meanwhile
+        return process is not None and process.is_alive()
+
+    def do(self, task: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]], limit_s: float | None) -> Any:
+        """What the task returns or raises. BrokenProcessPool where the process dies, or there is to be none any more,
+        TimeoutError where it was killed at the limit."""
+        try:
+            pipe = self._pipe if self._pipe and self.alive else self._start()
+            pipe.send(task)
+            answered = pipe.poll(limit_s)
+            done, value = pipe.recv() if answered else (False, TimeoutError(f"took longer than {limit_s:g} s"))
+        except (EOFError, OSError):
+            self.end()
+            raise BrokenProcessPool("a process of the pool died") from None
+        if not answered:
+            self.end()
+        if not done:
+            raise value
+        return value
+
+    def _start(self) -> Connection:
+        context = multiprocessing.get_context("spawn")  # a forked child would share BLAS's threads and locks
+        ours, theirs = context.Pipe()
+        with theirs:
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()  # may lack descriptors: then there is nothing to end
+        with self._change:
+            if not self.over:
+                self._process, self._pipe = process, ours
+                return ours
+        process.kill()
+        process.join(END_S)
+        raise BrokenProcessPool("the pool has ended")
+
+    def interrupt(self) -> None:
+        """Kill the process in the middle of its task, which then raises BrokenProcessPool. Does not wait."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
+    def end(self, *, over: bool = False) -> None:
+        """Kill the process. `over`: there will be no other."""
+        with self._change:
+            self.over = self.over or over
+            process, self._process, self._pipe = self._process, None, None
+        if process is not None:
+            process.kill()
+            process.join(END_S)
+
+
 class _Pool(Executor):
     """A thread for each process hands tasks over by a pipe. The standard library's pool has named semaphores, which
     stay in /dev/shm when all of a job's processes are killed at once; pipes go with the processes that hold them."""
@@ -48,15 +111,15 @@ class _Pool(Executor):
     def __init__(self, workers: int, limit_s: float | None) -> None:
         self._limit_s = limit_s
         self._threads = ThreadPoolExecutor(workers)
-        self._idle: queue.SimpleQueue[_Worker] = queue.SimpleQueue()
-        self._all = [_Worker() for _ in range(workers)]
+        self._idle: queue.SimpleQueue[Worker] = queue.SimpleQueue()
+        self._all = [Worker() for _ in range(workers)]
         for worker in self._all:
             self._idle.put(worker)
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        return self._threads.submit(self._do, (fn, args, kwargs))
+        return self._threads.submit(self._do, fn, args, kwargs)
 
-    def _do(self, task: tuple[Any, ...]) -> Any:
+    def _do(self, *task: Any) -> Any:
         worker = self._idle.get_nowait()  # there are as many threads
         try:
             return worker.do(task, self._limit_s)
@@ -73,63 +136,15 @@ class _Pool(Executor):
             worker.end(over=True)
 
 
-class _Worker:
-    """A process, started at its first task and again after it ended."""
-
-    def __init__(self) -> None:
-        self._change = threading.Lock()
-        self._process: BaseProcess | None = None
-        self._pipe: Connection | None = None
-        self._over = False
-
-    def do(self, task: tuple[Any, ...], limit_s: float | None) -> Any:
-        pipe = self._pipe or self._start()
-        try:
-            pipe.send(task)
-            if not pipe.poll(limit_s):
-                self.end()
-                raise TimeoutError(f"took longer than {limit_s:g} s")
-            done, value = pipe.recv()
-        except TimeoutError:
-            raise
-        except (EOFError, OSError):
-            self.end()
-            raise BrokenProcessPool("a process of the pool died") from None
-        if not done:
-            raise value
-        return value
-
-    def _start(self) -> Connection:
-        context = multiprocessing.get_context("spawn")  # a forked child would share BLAS's threads and locks
-        with self._change:
-            if self._over:
-                raise BrokenProcessPool("the pool has ended")
-            ours, theirs = context.Pipe()
-            with theirs:
-                process = context.Process(target=_serve, args=(theirs,))
-                process.start()  # may lack descriptors: then there is nothing to end
-            self._process, self._pipe = process, ours
-            return ours
-
-    def end(self, *, over: bool = False) -> None:
-        """Kill the process. `over`: there will be no other."""
-        with self._change:
-            self._over = self._over or over
-            process, self._process, self._pipe = self._process, None, None
-        if process is not None:
-            process.kill()
-            process.join(END_S)
-
-
 def _serve(pipe: Connection) -> None:
     """The other process: one task after the other. Ctrl-C reaches the whole group of processes; the parent alone
     answers it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    end_with_parent()
+    _end_with_parent()
     while True:
         try:
             function, args, kwargs = pipe.recv()
-        except EOFError:
+        except (EOFError, OSError):
             return
         try:
             answer = True, function(*args, **kwargs)
@@ -142,7 +157,7 @@ def _serve(pipe: Connection) -> None:
             pipe.send((False, TypeError(f"{answer[1]!r:.500} cannot be handed over: {error}")))
 
 
-def end_with_parent() -> None:
+def _end_with_parent() -> None:
     """From now on this process ends when the one that started it does, even by SIGKILL, whatever it is at."""
     parent = multiprocessing.parent_process()
     assert parent is not None

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 import threading
 from collections.abc import Callable
-from multiprocessing.connection import Connection
-from multiprocessing.process import BaseProcess
+from concurrent.futures.process import BrokenProcessPool
 from typing import Any, Literal, TypeVar
 
 from optcc.errors import InputError, OptccError
-from optcc.machine.workers import end_with_parent
+from optcc.machine.workers import Worker
 
 T = TypeVar("T")
 Where = Literal["off", "thread", "process"]
@@ -46,9 +43,7 @@ class Helper:
 
     def __init__(self, prepare: Callable[[], object] = int) -> None:
         self.prepare = prepare
-        self._turn, self._closed = threading.Lock(), False
-        self._process: BaseProcess | None = None
-        self._ours: Connection | None = None
+        self._turn, self._worker = threading.Lock(), Worker()
 
     def __call__(
         self,
@@ -63,93 +58,53 @@ class Helper:
         Raises LateError when there is no answer in time, counted from this call's turn; MemoryLimitError where it took
         too much memory; OptccError when there is none at all.
         """
+        unwanted = unwanted or threading.Event()
         with self._turn:
-            return self._call(function, arguments, limit_s, unwanted or threading.Event())
+            if not self._worker.alive:
+                try:
+                    self._ask(unwanted, START_S, self.prepare)
+                except OptccError:  # nothing is done by a process that is not prepared
+                    self.stop()
+                    raise
+            value: T = self._ask(unwanted, limit_s, function, *arguments)
+            return value
 
-    def _call(
-        self, function: Callable[..., T], arguments: tuple[Any, ...], limit_s: float, unwanted: threading.Event
-    ) -> T:
-        if self._closed:
+    def _ask(self, unwanted: threading.Event, limit_s: float, *call: Any) -> Any:
+        if self._worker.over:
             raise OptccError("no more plans: it was closed")
+        if unwanted.is_set():  # an `interrupt` before the process was there had nothing to end
+            raise OptccError("no more plans: nobody waits for it")
         try:
-            process = self._process  # another thread may end it meanwhile
-            if process is None or not process.is_alive():
-                pipe = self._start()
-                self._unless(unwanted)
-                self._ask(pipe, self.prepare, (), START_S)
-            self._unless(unwanted)
-            assert self._ours is not None
-            value, error = self._ask(self._ours, function, arguments, limit_s)
-            if isinstance(error, MemoryLimitError):  # what it has taken, it may keep
-                raise error
-        except (OSError, EOFError):
-            self.stop()
+            return self._worker.do((_in_words, call, {}), limit_s)
+        except TimeoutError:
+            raise LateError(f"no plan after {limit_s:.3g} s") from None
+        except BrokenProcessPool:
             raise OptccError("the process that prepares plans died") from None
-        except OptccError:
+        except MemoryLimitError:  # what it has taken, it may keep
             self.stop()
             raise
-        if error is not None:
-            raise error
-        return value  # type: ignore[no-any-return]
-
-    @staticmethod
-    def _unless(unwanted: threading.Event) -> None:
-        """An `interrupt` before the process was there had nothing to end."""
-        if unwanted.is_set():
-            raise OptccError("no more plans: nobody waits for it")
-
-    def _start(self) -> Connection:
-        context = multiprocessing.get_context("spawn")
-        self._ours, theirs = context.Pipe()
-        process = context.Process(target=serve, args=(theirs,), name="optcc-standby", daemon=True)
-        process.start()
-        theirs.close()
-        self._process = process  # not before: who closes this meanwhile would end a process that has not begun
-        if self._closed:
-            self.stop()
-        return self._ours
-
-    @staticmethod
-    def _ask(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...], limit_s: float) -> Any:
-        pipe.send((function, arguments))
-        if not pipe.poll(limit_s):
-            raise LateError(f"no plan after {limit_s:.3g} s")
-        return pipe.recv()
 
     def interrupt(self) -> None:
         """End the process in the middle of its call, which then raises; the next call starts another. Does not wait."""
-        process = self._process
-        if process is not None:
-            process.kill()
+        self._worker.interrupt()
 
     def close(self) -> None:
         """End the process for good; whoever waits for it, or for a turn, gets an error."""
-        self._closed = True
-        self.stop()
+        self._worker.end(over=True)
 
     def stop(self) -> None:
         """End the process, whatever it computes: nobody wants it any more."""
-        process, self._process = self._process, None
-        if process is not None:
-            process.kill()
-            process.join(5)
+        self._worker.end()
 
 
-def serve(pipe: Connection) -> None:
-    """The other process: one call after the other until the pipe closes, or the process that started this one ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the process that started this one
-    end_with_parent()
-    while True:
-        try:
-            function, arguments = pipe.recv()
-        except (EOFError, OSError):
-            return
-        try:
-            pipe.send((function(*arguments), None))
-        except MemoryError:
-            pipe.send((None, MemoryLimitError("it takes more memory than a process may")))
-        except Exception as error:
-            pipe.send((None, OptccError(f"{type(error).__name__}: {error}"[:500])))
+def _in_words(function: Callable[..., T], *arguments: Any) -> T:
+    """`function(*arguments)`; not every error can be sent to another process as it is."""
+    try:
+        return function(*arguments)
+    except MemoryError:
+        raise MemoryLimitError("it takes more memory than a process may") from None
+    except Exception as error:
+        raise OptccError(f"{type(error).__name__}: {error}"[:500]) from error
 
 
 class Background:

@@ -14,7 +14,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from optcc.errors import InputError
+from optcc.errors import InputError, some
 from optcc.schedule import Lane, Port, Schedule
 from optcc.values.cluster import Cluster
 
@@ -92,8 +92,7 @@ def fault_tables(schedule: Schedule, lanes: Sequence[Lane], faults: Sequence[Fau
     left: dict[int, Fraction] = {}
     for fault in sorted(faults, key=lambda fault: fault.at_s):
         if fault.port not in index:
-            names = ", ".join(list(index)[:8]) + (", ..." if len(index) > 8 else "")
-            raise InputError("no such port", where="faults", expected=f"one of {names}", got=fault.port)
+            raise InputError("no such port", where="faults", expected=f"one of {some(list(index))}", got=fault.port)
         at, port, p = _to_ticks(fault.at_s), schedule.ports[index[fault.port]], index[fault.port]
         fraction = Fraction(str(fault.left)) if isinstance(fault.left, float) else Fraction(fault.left)
         if port.nvlink and fraction == 0:

@@ -13,7 +13,7 @@ from functools import cached_property
 from numbers import Integral
 from typing import Annotated, Any
 
-from optcc.errors import InputError
+from optcc.errors import InputError, some
 from optcc.values.json_records import LAST, As, Called, Index, Least, Name, Number, Whole, read_json, write_json
 from optcc.values.units import Quantity, as_rate, format_rate, parse_fraction, parse_rate
 
@@ -371,8 +371,7 @@ def check_nic_count(count: int, where: str) -> None:
 
 def _index(name: str, names: list[str], what: str, where: str) -> int:
     if name not in names:
-        shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-        raise InputError(f"no such {what} in {where}", where=name, expected=f"one of {shown}", got=name)
+        raise InputError(f"no such {what} in {where}", where=name, expected=f"one of {some(names, 12)}", got=name)
     return names.index(name)
 
 

@@ -117,6 +117,11 @@ def by_the_hub(ran: Ran, clock: Clock) -> Ran:
 log = logging.getLogger(__name__)
 
 
+def late_text(what: str, within_s: float) -> str:
+    """For people, what was awaited in vain."""
+    return f"{what} has not come within {within_s:.3g} s"
+
+
 HANG_UP_S = 1.0
 """For the hub to notice that a rank has said its last."""
 
@@ -270,27 +275,18 @@ class Control:
             while (left := end - time.monotonic()) > 0 and self._wait(left) and sock.recv(1 << 16):
                 pass
 
-    def exchange(self, value: Json) -> list[Json]:
+    def exchange(self, value: Json, wait: Callable[[Callable[[], bool], str], None] | None = None) -> list[Json]:
         """The values that all ranks give here, by rank. All ranks call this equally often.
 
-        Raises PeerLateError when they do not come together within `patience_s`.
+        wait : called with what is awaited, and in words, returns when it is so; None: nothing else is done meanwhile,
+            and PeerLateError is raised when they do not come together within `patience_s`
         """
         if self._failed:  # which was read in a wait for something that came just before it
             raise RankFailedError(self._failed.rank, self._failed.cause)
-        turn, within_s = self.offer(value), self.patience_s
-        if not self._until(lambda: turn in self._shared, within_s):
-            raise PeerLateError(None, f"what all ranks say in exchange {turn} has not come within {within_s:.3g} s")
-        return self._shared.pop(turn)
-
-    def offer(self, value: Json) -> int:
-        """The first half of `exchange`: this rank's value. Returns what to ask `offered` for."""
         turn = self._turn = self._turn + 1
         self.tell(Share(turn, value))
-        return turn
-
-    def offered(self, turn: int) -> list[Json] | None:
-        """The second half: the values of all ranks; None: `check` has not seen them yet."""
-        return self._shared.pop(turn, None)
+        (wait or self._until)(lambda: turn in self._shared, f"what all ranks say in exchange {turn}")
+        return self._shared.pop(turn)
 
     def synchronize(self, now: Callable[[], float] = time.monotonic) -> None:
         """Measure `clock` anew, in a few round trips."""
@@ -298,21 +294,20 @@ class Control:
         def ask() -> float:
             turn = self._asked = self._asked + 1
             self.tell(AskTime(turn))
-            self._until(lambda: turn in self._times)
+            self._until(lambda: turn in self._times, "the hub's time", math.inf)
             return self._times.pop(turn)
 
         self.clock = measured(ask, now)
 
-    def _until(self, done: Callable[[], bool], within_s: float = math.inf) -> bool:
-        """Whether that is so `within_s` seconds; inf: waits for as long as the hub is there."""
+    def _until(self, done: Callable[[], bool], what: str, within_s: float | None = None) -> None:
+        """Wait until it is so, `within_s` seconds at most, None: `patience_s`, inf: for as long as the hub is there."""
+        within_s = self.patience_s if within_s is None else within_s
         end = time.monotonic() + within_s
         while not done():
-            left = end - time.monotonic()
-            if left <= 0:
-                return False
-            if self._wait(left):
+            if time.monotonic() > end:
+                raise PeerLateError(None, late_text(what, within_s))
+            if self._wait(max(0.0, end - time.monotonic())):
                 self._take()
-        return True
 
     def _wait(self, timeout_s: float | None) -> bool:
         return bool(select.select([self._connection], [], [], None if timeout_s == math.inf else timeout_s)[0])

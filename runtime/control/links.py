@@ -23,7 +23,6 @@ from optcc.runtime.control.channel import Control
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.limits import provide
 from optcc.runtime.control.transports import open_wires
-from optcc.runtime.devices.cuda_memory import CudaMemory
 from optcc.runtime.devices.gpu_array import DeviceArray, address_of
 from optcc.runtime.devices.host import Array, Op
 from optcc.runtime.devices.resident import ResidentFolder
@@ -193,7 +192,7 @@ class Links:
     """Those of the rank of `control`, none at first; made by `connect`, on all ranks at the same time.
 
     back_s : so long for some wire to a rank to come back, where none is left; 0: no longer than ALONE_S
-    memory : of the buffers: a GPU's, or any other: the host's; gpu_tuning : for the former, when wires are made
+    gpu : in whose memory buffers are, a `cuda.Gpu`, None: the host's; gpu_tuning : for the former, when wires are made
     hardware : of played NICs that have rates, and ail from one operation to the next; None: neither
     paced : it has rates
     moving : an operation has its time anew with whatever moves on this rank
@@ -207,7 +206,7 @@ class Links:
         control: Control,
         back_s: float,
         *,
-        memory: Any = None,
+        gpu: Any = None,
         hardware: Hardware | None = None,
         paced: bool = False,
         moving: bool = False,
@@ -218,7 +217,7 @@ class Links:
         self._rank = control.rank
         self._hardware, self._paced, self._moving, self._farewell = hardware, paced, moving, farewell
         self._transport, self._secret = transport, secret
-        self._gpu = memory.gpu if isinstance(memory, CudaMemory) else None
+        self._gpu = gpu
         self.gpu_tuning = SHARED_GPU
         self._folder: ResidentFolder | None = None
         self._made: NativeWires | None = None
@@ -535,8 +534,7 @@ class Links:
 
     def sent(self) -> dict[str, int]:
         """Bytes of payload that have left by each NIC of this rank in the last operation, replays counted."""
-        each = (self._sent() - self._before).tolist()
-        return {self.layout.nics[number].name: each[place] for number, place in self._place.items()}
+        return {self.layout.nics[number].name: sent for number, sent in self._sent_by_number().items()}
 
     def strike(self, strike: Strike) -> None:
         """In the next operation: a fault on purpose at a NIC of this rank; nothing where that is not used any more."""

@@ -24,7 +24,7 @@ from typing import Any
 
 from optcc.errors import InputError, OptccError
 from optcc.runtime.codec import Json
-from optcc.runtime.control.channel import Clock, Control
+from optcc.runtime.control.channel import Clock, Control, late_text
 from optcc.runtime.control.connecting import (
     GREETING_LIMIT,
     RETRY_S,
@@ -75,13 +75,10 @@ from optcc.runtime.messages import (
     Regroup,
     RunFailed,
     Shrink,
-    Strike,
 )
 from optcc.runtime.native.layout import Layout
 from optcc.runtime.native.lent import Arena
 from optcc.runtime.native.library import NativeCall, NativeProgram
-from optcc.runtime.native.wires import GpuTuning
-from optcc.schedule import Schedule
 
 _OF_A_NIC = ("nic down", "lost", "fenced")
 """Kinds of notes that are no news of a NIC that plans do without."""
@@ -474,7 +471,7 @@ class Member:
     join_s : for finding the hub; None: as for ranks that are started at the same time
     lent : an arena to share with another member of this process; None: one of its own, where the transport lends
     return_s : for a NIC to be back, where this rank has none left; None: as for an operation
-    gpu : whose memory buffers are in, a `CudaMemory`; None: the host's
+    gpu : whose memory buffers are in, a `cuda.Gpu`; None: the host's
     overseer : where this process has the ranks' hub: that of a job with rank 0
     control : a connection to the hub that there is already; None: one is made, as `membership` says
     ties : of the group that this one comes of by shrinking, in place of both; they are its own from now on
@@ -539,7 +536,8 @@ class Member:
         self._numbers = [*ties.numbers]  # of this group; the ties' are those of a later one, should joining that fail
         back_s = timeout_s if return_s is None else return_s
         secret = membership.secret.encode()
-        self._links = Links(transport, self._control, back_s, secret=secret, memory=gpu)
+        self.links = Links(transport, self._control, back_s, secret=secret, gpu=gpu)
+        """Wires to the other ranks, and what goes over them; `connect` and `equip` make others."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._tend, name=f"optcc rank {self.rank}", daemon=True)
         self._thread.start()
@@ -586,14 +584,7 @@ class Member:
         """
         with self._lock, self._guarded():
             here = [self.operation, self._called.get(self.operation, "")]
-            turn = self._control.offer([here, value])
-            values: list[Json] = []
-
-            def came() -> bool:
-                values[:] = self._control.offered(turn) or ()
-                return bool(values)
-
-            self._until(came, f"what all ranks say in exchange {turn}", within_s)
+            values = self._control.exchange([here, value], partial(self._until, within_s=within_s))
             for rank, (there, _) in enumerate(values):
                 if there != here:
                     raise CallsDifferError(rank)
@@ -615,26 +606,21 @@ class Member:
         """As `Ties.lives`."""
         return self._ties is None or self._ties.lives(self._numbers[rank])
 
-    @property
-    def layout(self) -> Layout:
-        """Of the wires that there are."""
-        return self._links.layout
-
     def connect(self, layout: Layout) -> None:
         """Wires anew. All ranks do so at the same time, of the same layout, within a turn."""
         with self._lock, self._guarded():
-            if self._links.up:
+            if self.links.up:
                 self._part()
             else:
                 self.exchange(None)  # all have come: the first call waits as long as any other one
             self._nics.connected()
-            self._links.connect(layout, self.lent)
+            self.links.connect(layout, self.lent)
 
     def _part(self) -> None:
         """Let go of the wires when nobody needs or looks at them any more: an end that closes is a loss."""
         self.exchange(None)
         self._control.exchange(None)
-        self._links.close()
+        self.links.close()
         if self._lends:
             self._control.exchange(None)  # nobody has it mapped any more: it may be freed
             self._lends = False
@@ -644,12 +630,8 @@ class Member:
         and it stays until these are let go. All ranks do so at the same time, within a turn."""
         with self._lock, self._guarded():
             if isinstance(buffer, DeviceArray):
-                self._links.lend(buffer)
+                self.links.lend(buffer)
                 self._lends = True
-
-    def program(self, schedule: Schedule) -> NativeProgram:
-        """This rank's part of a schedule, for `run`, over the wires that there are."""
-        return self._links.program(schedule)
 
     def call(self, program: NativeProgram, buffer: Any, op: Op, **how: Any) -> NativeCall:
         """For `run`, in this turn and later ones of the same words. how : as of NativeCall"""
@@ -657,17 +639,9 @@ class Member:
 
     def run(self, call: NativeCall, start: Callable[[Callable[[float], object]], None] | None = None) -> None:
         """The collective itself, as `Links.run`."""
-        self._links.run(call, self.timeout_s, start)
-        if self._links.noted:
+        self.links.run(call, self.timeout_s, start)
+        if self.links.noted:
             self.tell_notes()
-
-    def tune_gpu(self, tuning: GpuTuning) -> None:
-        """For wires that are made from now on."""
-        self._links.gpu_tuning = tuning
-
-    def strike(self, strike: Strike) -> None:
-        """See `Links.strike`."""
-        self._links.strike(strike)
 
     # --- what a command has it do ------------------------------------------------------------------------------------
 
@@ -675,9 +649,9 @@ class Member:
         """Let go of the wires, for others of another kind, to be connected. All ranks do so at the same time, within a
         turn. timeout_s : from now on; the rest : as of `Links`"""
         self.timeout_s = self._control.patience_s = timeout_s
-        if self._links.up:
+        if self.links.up:
             self._part()
-        self._links = Links(transport, self._control, 0.0, secret=self.membership.secret.encode(), **how)
+        self.links = Links(transport, self._control, 0.0, secret=self.membership.secret.encode(), **how)
 
     def parcel(self) -> bytes:
         """The next payload of the hub, for as long as that is there; flows are served meanwhile."""
@@ -702,11 +676,7 @@ class Member:
         for _ in range(2):
             self.exchange(None)
             with self._lock, self._guarded():
-                self._links.settle()
-
-    def sent(self) -> dict[str, int]:
-        """As `Links.sent`."""
-        return self._links.sent()
+                self.links.settle()
 
     @contextlib.contextmanager
     def guarded(self) -> Iterator[None]:
@@ -728,7 +698,7 @@ class Member:
                 with contextlib.suppress(RankFailedError), self._guarded():
                     self._begin(CLOSE)
                     self._answer(self.operation)
-                    if self._links.up:
+                    if self.links.up:
                         self._part()
             self._stop.set()
             ties = self._ties
@@ -737,7 +707,7 @@ class Member:
                     self._control.tell(Broken(f"left: {cause}") if cause else Left())
             if ties:
                 ties.hang_up()
-            self._links.close()
+            self.links.close()
             if self.lent:
                 self.lent.close()
         if self._thread is not threading.current_thread():
@@ -798,20 +768,20 @@ class Member:
         end = time.monotonic() + within_s
         while not done():
             if time.monotonic() > end:
-                raise PeerLateError(None, f"{what} has not come within {within_s:.3g} s")
+                raise PeerLateError(None, late_text(what, within_s))
             try:
                 self._look(end)
             except RankFailedError as error:
                 if not done():
                     raise
                 self.failed = error  # what was waited for came before that: the next wait is the one that fails
-                self._links.close()
+                self.links.close()
                 return
 
     def _look(self, until: float) -> bool:
         """One wait, no longer than `until`, and what has come by then; whether peers have asked."""
-        if self._links.up and not self.failed:
-            return self._links.poll(until)
+        if self.links.up and not self.failed:
+            return self.links.poll(until)
         left = max(0.0, until - time.monotonic())
         select.select([self._control], [], [], None if left == math.inf else left)
         self._control.check()
@@ -868,22 +838,22 @@ class Member:
             self.failed = RankFailedError(self.rank, f"interrupted by {type(error).__name__}")
             with contextlib.suppress(HubLostError):
                 self._control.tell(Broken(self.failed.cause))
-            self._links.close()  # the caller has its buffer again: nothing is lent from it any more
+            self.links.close()  # the caller has its buffer again: nothing is lent from it any more
             return
         if not self.failed:
             if isinstance(error, CallsDifferError):
                 with contextlib.suppress(HubLostError):
                     self._answer(self.operation - error.behind)
-            self.failed = verdict(error, self._control, self._links, self.timeout_s)
+            self.failed = verdict(error, self._control, self.links, self.timeout_s)
             if self.failed.cause == HUB_GONE and self._ties:
                 self.failed = self._ties.hear()
-            self._links.close()
+            self.links.close()
         raise self.failed from (None if error is self.failed else error)
 
     # --- what is noted -----------------------------------------------------------------------------------------------
 
     def tell_notes(self) -> None:
         """Have `on_notes` called with what has been noted since."""
-        notes = self._links.notes()
+        notes = self.links.notes()
         if notes:
-            self._on_notes(self._nics.read(notes, self._links.layout) if self._on_renew else notes)
+            self._on_notes(self._nics.read(notes, self.links.layout) if self._on_renew else notes)

@@ -20,6 +20,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, NamedTuple
 
+from optcc.errors import some
 from optcc.runtime.codec import Json, MessageError, decode, encode
 from optcc.runtime.control.connecting import (
     TAG_BYTES,
@@ -312,9 +313,9 @@ class Overseer:
         self._call(self._stir)
 
     def _absence(self, missing: Collection[int]) -> str:
-        names = ", ".join(map(str, sorted(missing)[:8])) + (", ..." if len(missing) > 8 else "")
         where = "to {}:{} ".format(*self._listening) if self._listening else ""
-        return f"{len(missing)} of {len(self._ranks)} ranks have not come {where}within {self._within_s:.3g} s: {names}"
+        late = f"{len(missing)} of {len(self._ranks)} ranks have not come {where}within {self._within_s:.3g} s"
+        return f"{late}: {some(sorted(missing))}"
 
     def _note(self, news: tuple[int, Json] | RunFailed | None) -> None:
         if isinstance(news, RunFailed):

@@ -22,8 +22,9 @@ from optcc.runtime.control.links import Hardware
 from optcc.runtime.control.member import Member
 from optcc.runtime.control.rendezvous import Membership
 from optcc.runtime.control.transports import demand_one_machine, this_machine
-from optcc.runtime.devices.host import divide, dtype_of, reduction_of
-from optcc.runtime.devices.memory import Memory, memory_of
+from optcc.runtime.devices import host
+from optcc.runtime.devices.host import dtype_of, reduction_of
+from optcc.runtime.devices.memory import gpu_of_rank
 from optcc.runtime.errors import RankFailedError, shortage
 from optcc.runtime.evidence.payload import fill, is_exact, reference
 from optcc.runtime.messages import Note, Ran, RankJournal, Report, RunCall, Saw
@@ -54,7 +55,7 @@ class Runner:
         self._noted: list[Note] = []  # of the last call, by the hub's
         self._start_s: float | None = None  # of the last call, likewise
         self._hardware = Hardware()
-        self._memories: dict[str, Memory] = {}  # by name of device; kept, for what it costs to open a GPU
+        self._gpus: dict[str, Any] = {}  # by name of device; kept, for what it costs to open one
         self._buffer: Any = None
         self._clock = Clock()
         self._turns = 0
@@ -117,14 +118,15 @@ class Runner:
         assert job
         with self._turn("adopt"):
             self._reduction, dtype = reduction_of(job.op), dtype_of(job.dtype)
-            if job.device not in self._memories:
-                self._memories[job.device] = memory_of(job.device, self.member.rank)
-            memory = self._memory = self._memories[job.device]
-            memory.warm(dtype, self._reduction.fold)
+            if job.device not in self._gpus:
+                self._gpus[job.device] = gpu_of_rank(job.device, self.member.rank)
+            gpu = self._gpu = self._gpus[job.device]
+            if gpu:
+                gpu.ready(dtype, self._reduction.fold)
             self.member.equip(
                 assigned.patience_s,
                 job.transport,
-                memory=memory,
+                gpu=gpu,
                 hardware=self._hardware,
                 paced=job.paced,
                 moving=True,
@@ -133,43 +135,46 @@ class Runner:
             count = job.nbytes // dtype.itemsize
             self._buffer = None  # its room is given back before the next one takes some
             lent = self.member.lent if (job.transport, job.device) == LOCAL else None
-            self._buffer = (lent or memory).empty(count, dtype)
+            self._buffer = (lent or gpu or host).empty(count, dtype)
             self._expected = reference(count, dtype, ranks=job.ranks, op=self._reduction.fold)
             if self._reduction.mean:
-                divide(self._expected, job.ranks)
+                host.divide(self._expected, job.ranks)
             self.member.connect(layout_of(job.schedules))
             self.member.lend(self._buffer)
-            self._programs = {name: self.member.program(schedule) for name, schedule in job.schedules.items()}
+            self._programs = {name: self.member.links.program(schedule) for name, schedule in job.schedules.items()}
             self._clock = self.member.clock()
             self._take_notes()
 
     def _run(self, call: RunCall) -> Mapping[str, Any]:
         """One collective: what it was like on this rank, and whether the result is exact."""
-        member, memory, job = self.member, self._memory, self._job
+        member, gpu, job = self.member, self._gpu, self._job
         assert job
         with self._turn(f"run {call.algorithm}"):
             self._clock = member.clock()
             self._start_s, self._noted = None, []
             for strike in call.strikes:
-                member.strike(strike)
-            values = memory.staging(self._buffer)
+                member.links.strike(strike)
+            values = host.empty(len(self._buffer), self._buffer.dtype) if gpu else self._buffer
             fill(values, rank=member.rank, ranks=job.ranks, op=self._reduction.fold)
-            memory.load(self._buffer, values)
+            if gpu:
+                gpu.wait()
+                gpu.put(values, self._buffer)
             program = self._programs[call.algorithm]
             if call.timed:  # what is timed goes by the wires that it is about
                 member.settle()
             member.run(member.call(program, self._buffer, self._reduction.fold), self._begin)
             if self._reduction.mean:  # one rounding, the same on every rank
-                memory.divide(self._buffer, job.ranks)
-            memory.wait()
+                (gpu or host).divide(self._buffer, job.ranks)
+            if gpu:
+                gpu.wait()
             end, cpu = time.monotonic(), time.process_time() - self._cpu_s
             landed = program.landings() if call.timed else {}
             notes = self._take_notes()
             self._hardware.remember(call.strikes, notes)
-            ran = by_the_hub(Ran(self._begun_s, end, cpu, member.sent(), notes, landed), self._clock)
+            ran = by_the_hub(Ran(self._begun_s, end, cpu, member.links.sent(), notes, landed), self._clock)
             self._noted = ran.notes
             member.exchange(None)  # to look takes processor time that others may still need
-            return {"ran": ran, "exact": is_exact(memory.unload(self._buffer), self._expected)}
+            return {"ran": ran, "exact": is_exact(gpu.get(self._buffer) if gpu else self._buffer, self._expected)}
 
     def _begin(self, serve: Callable[[float], object]) -> None:
         """All is ready here: wait until it is everywhere, and for a moment by rank 0's clock."""

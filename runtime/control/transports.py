@@ -10,7 +10,7 @@ from ipaddress import IPv4Address, IPv6Address, ip_address
 from pathlib import Path
 from typing import Any
 
-from optcc.errors import InputError
+from optcc.errors import InputError, some
 from optcc.machine.rdma import LIBRARY, PLAYED_FABRIC, NicAddress, can_load, natural, rdma_ports
 from optcc.runtime.control.rendezvous import addresses_of
 from optcc.runtime.native.layout import Layout
@@ -135,7 +135,7 @@ def check_devices(transport: str, ports: Sequence[Port]) -> None:
             "no such RDMA devices on this machine",
             where="--transport verbs",
             expected=f"NICs called as devices with an address: {here}",
-            got=", ".join(missing[:4]) + (", ..." if len(missing) > 4 else ""),
+            got=some(missing, 4),
             hint="`optcc doctor` lists the devices; soft-RoCE (rdma_rxe) makes some out of any network card.",
         )
 

@@ -16,7 +16,7 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from optcc.errors import InputError, OptccError
+from optcc.errors import InputError, OptccError, some
 from optcc.runtime.errors import PeerLostError, RankFailedError, TransportError
 from optcc.runtime.torch.book import GLOO, NCCL, Book, Planner, load
 from optcc.runtime.torch.meeting import GRACE_S, Court, Meeting
@@ -161,8 +161,7 @@ def divides_by_active(model: DistributedDataParallel) -> bool:
 def _ranks(group: Any) -> str:
     if not isinstance(group, dist.ProcessGroup):
         return "that this rank is not in"  # dist.GroupMember.NON_GROUP_MEMBER
-    ranks = dist.get_process_group_ranks(group)
-    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
+    return some(dist.get_process_group_ranks(group))
 
 
 # The hook

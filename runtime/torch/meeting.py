@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from optcc.errors import InputError, OptccError
+from optcc.errors import InputError, OptccError, some
 from optcc.runtime.errors import PeerLostError, RankFailedError
 
 LOOK_S = 0.05
@@ -62,13 +62,13 @@ class Meeting:
         said = [json.loads(self._store.get(f"{self._place}/{rank}")) for rank in range(self._world)]
         odd = [rank for rank, one in enumerate(said) if one["digest"] != said[0]["digest"]]
         if odd:
-            text = f"the ranks were given different things, other ones at {_some(odd)} than at 0"
+            text = f"the ranks were given different things, other ones at {some(odd)} than at 0"
             return {"error": text, "where": "rates, policy, timeout_s or costs"}
         return {"groups": max(one["groups"] for one in said)}
 
     def _missing(self, timeout_s: float) -> dict[str, Any]:
         late = [rank for rank in range(self._world) if not self._has(str(rank))]
-        text = f"no call from rank {_some(late)} within {timeout_s:g} s, expected one from each rank of the group"
+        text = f"no call from rank {some(late)} within {timeout_s:g} s, expected one from each rank of the group"
         return {"error": text, "where": "register", "late": late}
 
     def _conclude(self, conclusion: dict[str, Any]) -> None:
@@ -80,10 +80,6 @@ class Meeting:
 
     def _has(self, what: str) -> bool:
         return bool(self._store.check([f"{self._place}/{what}"]))
-
-
-def _some(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks[:8])) + (", ..." if len(ranks) > 8 else "")
 
 
 # One error for all: which rank failed, agreed on through the store by which the ranks found each other.

@@ -11,8 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from optcc.runtime.errors import PeerLostError
-from optcc.runtime.torch.walk import first_line
+from optcc.runtime.torch.walk import lost_with
 
 PROBE_BYTES = 4 * 2**20
 ROUNDS = 3
@@ -51,10 +50,8 @@ def probe(group: dist.ProcessGroup, device: torch.device, nbytes: int = PROBE_BY
     for partner in partners(dist.get_world_size(group), dist.get_rank(group), rounds):
         size, took = nbytes, 0.0
         while partner is not None:
-            try:
+            with lost_with(partner):
                 took = _seconds(size, peers[partner], group, device)
-            except RuntimeError as error:
-                raise PeerLostError(partner, first_line(error)) from error
             if took >= LEAST_S or 4 * size > MOST_BYTES:  # both know the same `took`
                 best = max(best, size / took)
                 break

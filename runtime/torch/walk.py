@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -51,29 +53,23 @@ class MessageWalk:
                 move = script.receives[len(posted)]
                 # A wait frees its slot before the receive that takes it next is posted.
                 slot = self._slots[len(posted) % WINDOW][: move.length] if move.reduce else _part(raw, move)
-                posted.append((self._irecv(slot, move), slot))
+                posted.append((self._posted(dist.irecv, slot, move), slot))
             for move in script.sends[i]:
-                sent.append((self._isend(_part(raw, move), move), move))
+                sent.append((self._posted(dist.isend, _part(raw, move), move), move))
             if i < len(script.receives):
                 move = script.receives[i]
                 work, slot = posted[i]
-                _wait(work, move)
+                with lost_with(move.peer):
+                    work.wait()
                 if move.reduce:
                     _part(raw, move).view(buffer.dtype).add_(slot.view(buffer.dtype))
         for work, move in sent:
-            _wait(work, move)
+            with lost_with(move.peer):
+                work.wait()
 
-    def _isend(self, part: torch.Tensor, move: Move) -> Any:
-        try:
-            return dist.isend(part, self._global[move.peer], self._group, int(self._script.tags[move.row]))
-        except RuntimeError as error:
-            raise PeerLostError(move.peer, first_line(error)) from error
-
-    def _irecv(self, part: torch.Tensor, move: Move) -> Any:
-        try:
-            return dist.irecv(part, self._global[move.peer], self._group, int(self._script.tags[move.row]))
-        except RuntimeError as error:
-            raise PeerLostError(move.peer, first_line(error)) from error
+    def _posted(self, call: Callable[..., Any], part: torch.Tensor, move: Move) -> Any:
+        with lost_with(move.peer):
+            return call(part, self._global[move.peer], self._group, int(self._script.tags[move.row]))
 
 
 class GroupWalk:
@@ -138,11 +134,13 @@ def _part(raw: torch.Tensor, move: Move) -> torch.Tensor:
     return raw[move.offset : move.offset + move.length]
 
 
-def _wait(work: Any, move: Move) -> None:
+@contextmanager
+def lost_with(peer: int) -> Iterator[None]:
+    """What torch raises here is the loss of that rank: PeerLostError."""
     try:
-        work.wait()
+        yield
     except RuntimeError as error:
-        raise PeerLostError(move.peer, first_line(error)) from error
+        raise PeerLostError(peer, first_line(error)) from error
 
 
 def first_line(error: Exception) -> str:

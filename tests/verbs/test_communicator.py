@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from types import ModuleType
 
 import pytest
 
+from tests.rank_processes import heard, ran
 from tests.verbs.conftest import command_environment, needs_package
 from tests.verbs.test_command import RATE
 
@@ -74,23 +73,9 @@ def ranks(network: ModuleType, what: str, world: int, *, nics: int = 2, kept: bo
     """What `world` ranks print that do this. `kept` : sums are rounded the same whatever NICs fail."""
     for nic in range(nics * world):
         network.rate(nic, RATE)
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", START + what, *map(str, (rank, world, nics, int(kept)))],
-            env=command_environment(),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        said = [process.communicate(timeout=200) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * world, said
-    return [told for told, _ in said]
+    env = command_environment()
+    started = [ran("-c", START + what, rank, world, nics, int(kept), env=env) for rank in range(world)]
+    return [told for told, _ in heard(started, 200, [0] * world)]
 
 
 @pytest.mark.parametrize(

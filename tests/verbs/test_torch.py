@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from types import ModuleType
 
 import pytest
 
+from tests.rank_processes import heard, ran
 from tests.verbs.conftest import command_environment, needs_package
 from tests.verbs.test_command import RATE
 
@@ -21,22 +20,9 @@ def test_ddp_ends_with_the_same_weights_when_links_go_down(network: ModuleType, 
     """Those of the run without a loss. With two ranks Gloo's, too: sums of two are rounded the same in either order."""
     for nic in range(2 * world):
         network.rate(nic, RATE)
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-m", "tests.verbs.torch_training", str(rank), str(world), "29710"],
-            env=command_environment(GLOO_SOCKET_IFNAME="lo"),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    try:
-        said = [process.communicate(timeout=400) for process in started]
-    finally:
-        for process in started:
-            process.kill()
-    assert [process.returncode for process in started] == [0] * world, said
+    env = command_environment(GLOO_SOCKET_IFNAME="lo")
+    started = [ran("-m", "tests.verbs.torch_training", rank, world, 29710, env=env) for rank in range(world)]
+    said = heard(started, 400, [0] * world)
     found = [json.loads(told) for told, _ in said]
     alike = ("gloo", "whole", "cut") if world == 2 else ("whole", "cut")
     assert len({rank[name] for rank in found for name in alike}) == 1, "bit for bit"
