@@ -541,6 +541,7 @@ struct optcc_verbs_nic {
     const char *device;  /* as ibv_devices lists it */
     uint32_t port;       /* of it, from 1 */
     int32_t gid_index;   /* of the port's address; -1: it goes by LID */
+    uint64_t bytes_per_s; /* that it sends: it is given no more than it is about to; 0: unknown, up to `ahead` payloads */
 };
 
 struct optcc_verbs_config {
