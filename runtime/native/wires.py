@@ -598,9 +598,9 @@ class QueuePairWires(NativeWires):
     """RDMA: a queue pair for each pair of NICs; payloads are read by NICs where they lie."""
 
     AHEAD = 64
-    """Payloads that a NIC may have, where it is slower than is said: by its rate it has what it sends in 50 us and, where
-    queues are elsewhere, what is not acknowledged yet. With 16 a NIC of 10 Gb/s is idle while its payloads wait in
-    front of another one (1.09 of a bound in the lab where 64 take 1.06); twice as many were not tried."""
+    """Payloads that a NIC may have, unacknowledged; what lies in front of it is limited by its rate. With 16, NICs of
+    10 Gb/s were idle while what they had sent waited in front of another one (1.09 of a bound in the lab where 64 took
+    1.06); half or twice as many were not tried."""
     TIMEOUT, RETRIES = 16, 6
     """A packet is sent again when no acknowledgement has come for 4.096 us x 2^TIMEOUT, a
     quarter of a second, more than all that was posted takes; so often, then the wire is lost."""
