@@ -541,6 +541,7 @@ struct optcc_verbs_nic {
     const char *device;  /* as ibv_devices lists it */
     uint32_t port;       /* of it, from 1 */
     int32_t gid_index;   /* of the port's address; -1: it goes by LID */
+    uint64_t bytes_per_s; /* that it sends: it is given no more than it is about to; 0: unknown, up to `ahead` payloads */
 };
 
 struct optcc_verbs_config {
@@ -588,7 +589,8 @@ int optcc_verbs_engine(struct optcc_verbs *verbs, const struct optcc_config *con
 int optcc_verbs_register(struct optcc_verbs *verbs, void *memory, uint64_t bytes);
 int optcc_verbs_unregister(struct optcc_verbs *verbs, const void *memory);
 /* To sleep: `optcc_verbs_arm` until it gives OK, with `optcc_progress` after each AGAIN; then wait for the descriptor to
- * be readable, no longer than `optcc_progress` has said. */
+ * be readable, no longer than `optcc_progress` has said. When a NIC with a rate may be given more it does not tell: who
+ * would have NICs always busy sleeps by `optcc_wait` or `optcc_serve`. */
 int optcc_verbs_fd(const struct optcc_verbs *verbs);
 int optcc_verbs_arm(struct optcc_verbs *verbs);
 /* What no lost NIC explains, as text; NULL: nothing. Its wire is lost, too. It is a bug: end the run. */

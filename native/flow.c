@@ -50,6 +50,7 @@ enum {
     IN_VAIN = 2,      /* a wire is left that was trusted so often after a doubt, and has brought over nothing since */
     SLACK = 3,        /* a segment is lost when one sent so much later by the same wire has landed */
     NEWS = 4096,      /* taken in one call of progress at most */
+    TIMED = 8,        /* of them are told the same time: a look at the clock costs as much as some news */
     MOST_KNOCKS = 16, /* the pause between knocks grows to so many times the first */
     SMOOTH = 4,       /* of a measured pace a new value counts one part in so many */
     PATIENCE = 256,   /* rounds of `optcc_wait` from one look at `watch` and the limit to the next */
@@ -111,6 +112,7 @@ struct wire {
     uint32_t in_vain;           /* how often it was trusted again since it has brought something over */
     uint32_t cause;             /* of its last loss: enum optcc_cause */
     uint64_t moving;            /* bytes that it has lost and that are to go again by others */
+    uint64_t refused;           /* the `fill` in which it took no segment; it is asked once in each */
     int owes_ack, moves;        /* moves: MOVED is still to be noted */
 };
 
@@ -132,6 +134,7 @@ struct optcc_engine {
     uint32_t movers;    /* wires with a MOVED to be noted */
     uint64_t happened;  /* grows with whatever comes, goes or changes */
     uint64_t barren[OPTCC_MAX_NICS]; /* `happened` as it was when the NIC found nothing to send */
+    uint64_t fills;     /* calls of `fill` */
     int refused;        /* wires have not taken a segment: when they will they do not tell */
     int finished;       /* the last operation, whole */
     int abandoned;
@@ -314,7 +317,7 @@ static struct wire *wire_for(struct optcc_engine *e, struct peer *p, uint32_t ni
     const int all_live = lanes && (p->up & lanes) == lanes;
     for (uint64_t may = p->up & p->with_nic[nic] & (all_live ? lanes : ~UINT64_C(0)); may; may &= may - 1) {
         struct wire *w = &e->wire[p->wire[__builtin_ctzll(may)]];
-        if (w->flying && w->flying + length > e->config.window_bytes)
+        if (w->refused == e->fills || (w->flying && w->flying + length > e->config.window_bytes))
             continue;
         /* The one by which it would be there first. */
         const uint32_t far = w->ends.far_nic;
@@ -337,6 +340,7 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     head.offset = piece->offset;
     head.length = piece->length;
     if (e->wires->post(e->self, w->index, &head, piece->bytes, piece->ready_ns) != OPTCC_OK) {
+        w->refused = e->fills;
         e->refused = 1;
         return 0;
     }
@@ -371,7 +375,9 @@ static int pull_again(struct optcc_engine *e, struct peer *p, uint32_t nic)
         struct optcc_piece piece;
         e->source->piece(e->program, o->send, o->segment, &piece);
         struct wire *w = wire_for(e, p, nic, piece.lanes, piece.length);
-        if (!w || !send(e, p, w, o, &piece))
+        while (w && !send(e, p, w, o, &piece))
+            w = wire_for(e, p, nic, piece.lanes, piece.length);
+        if (!w)
             continue;
         p->again--;
         e->again--;
@@ -395,11 +401,11 @@ static int pull(struct optcc_engine *e, uint32_t nic)
         if (p->far_begun < p->begun || p->next - p->low >= OPTCC_SPAN)
             continue;
         struct wire *w = wire_for(e, p, nic, piece.lanes, piece.length);
-        if (!w)
-            continue;
         struct out *o = entry(p, p->next);
         *o = (struct out){.seq = p->next, .send = s, .segment = piece.segment, .length = piece.length};
-        if (!send(e, p, w, o, &piece))
+        while (w && !send(e, p, w, o, &piece))
+            w = wire_for(e, p, nic, piece.lanes, piece.length);
+        if (!w)
             continue;
         if (p->low == p->next)
             p->answered_ns = e->now_ns;
@@ -418,6 +424,7 @@ static void fill(struct optcc_engine *e, uint32_t nic)
 {
     const int told = e->source == &OPTCC_ROWS_SOURCE && !is_late(e);
     e->refused = 0;
+    e->fills++;
     while (!(told && e->barren[nic] == e->happened) && e->wires->room(e->self, nic))
         if (!pull(e, nic)) {
             if (!e->refused)
@@ -1074,7 +1081,8 @@ uint64_t optcc_progress(struct optcc_engine *e)
     int taken = 0;
     for (; taken < NEWS; taken++) {
         e->wires->poll(e->self, &event);
-        e->now_ns = e->wires->now(e->self);
+        if (taken % TIMED == 0)
+            e->now_ns = e->wires->now(e->self);
         if (event.news == OPTCC_NOTHING)
             break;
         if (event.wire >= e->config.wires)

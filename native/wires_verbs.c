@@ -37,6 +37,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 enum {
@@ -47,6 +48,8 @@ enum {
     DATA_SPARE = 4,     /* receives beyond the window: of segments that are shorter, or sent again */
     CONTROL_SPARE = 16, /* datagrams of a wire beside acknowledgements */
     CONTROL_SIGNAL = 16, /* one datagram in so many tells that it has gone */
+    WRAPPING = 58,      /* bytes around what a packet carries: Ethernet 14, IPv4 20, UDP 8, transport 12, checksum 4 */
+    NEVER_IDLE = 2,     /* payloads that a NIC may have whatever is said of its rate: one under way, one behind it */
     LEAST_DEPTH = 64,   /* datagrams that may be posted by a NIC, at the least; a multiple of CONTROL_SIGNAL */
     REGIONS = 64,       /* that callers may have registered at once */
     HOPS = 64,          /* routers that packets may pass */
@@ -57,6 +60,9 @@ enum {
     DEVICE_BYTES = 64,  /* of a device's name */
     FAULT_BYTES = 256
 };
+static const uint64_t LEAD_NS = 50 * 1000;             /* a NIC is given a payload so long before it is free, by its
+                                                          rate: what waking up takes. With less than half of it ranks
+                                                          that share a processor wake up for every payload */
 static const uint64_t LOOK_NS = 1000 * 1000;           /* and at most so often */
 static const uint64_t FLUSH_NS = 1000 * 1000 * 1000;   /* a fence waits for what was posted; it takes microseconds */
 static const uint32_t PACKETS = UINT32_C(1) << 24;     /* numbers of packets, and of queue pairs */
@@ -154,6 +160,8 @@ struct nic {
     struct ibv_port_attr port;
     union ibv_gid gid;
     uint32_t wires, in_hand;         /* that it has; payloads that it may read */
+    uint64_t free_ns;                /* when it will have sent what it was given, by its rate */
+    int waits;                       /* for that time: there may be more to send */
     struct ibv_wc polled[BATCH];
     int next, count;                 /* of `polled` */
     char why[FAULT_BYTES];
@@ -187,8 +195,8 @@ struct optcc_verbs {
     struct held held;
     uint32_t receives, slot_bytes; /* R; of a slot, from one to the next */
     uint32_t owed, next_nic, polls; /* still to be said; whose turn it is; since the last look */
-    uint64_t look_ns;
-    int sleeper; /* descriptor */
+    uint64_t now_ns, look_ns; /* the time as the engine was told it last; of the next look */
+    int sleeper, timer, bed; /* descriptors: what NICs tell; when to get up in any case; both */
     char fault[FAULT_BYTES];
 };
 
@@ -423,11 +431,30 @@ static int begin_life(struct optcc_verbs *v, struct end *w, uint32_t life)
 
 /* ---- posting ----------------------------------------------------------------------------------------------------- */
 
+static uint64_t now(void *self)
+{
+    struct optcc_verbs *v = self;
+    return v->now_ns = optcc_now(self);
+}
+
+/* More than it is about to send would only lie in front of what becomes ready meanwhile, and of acknowledgements. */
 static uint32_t room(void *self, uint32_t nic)
 {
     struct optcc_verbs *v = self;
-    const struct nic *n = &v->nic[nic];
-    return v->config.ahead > n->in_hand ? v->config.ahead - n->in_hand : 0;
+    struct nic *n = &v->nic[nic];
+    n->waits = n->in_hand >= NEVER_IDLE && n->free_ns > v->now_ns + LEAD_NS;
+    return n->in_hand < v->config.ahead && !n->waits;
+}
+
+/* The NIC will send so many bytes. */
+static void occupy(const struct optcc_verbs *v, struct nic *n, uint64_t bytes)
+{
+    const uint64_t packet = UINT64_C(128) << n->port.active_mtu, packets = (bytes + packet - 1) / packet;
+    if (!n->name.bytes_per_s)
+        return;
+    if (n->free_ns < v->now_ns)
+        n->free_ns = v->now_ns;
+    n->free_ns += (bytes + WRAPPING * packets) * UINT64_C(1000000000) / n->name.bytes_per_s;
 }
 
 static int lies_in(const struct region *r, const unsigned char *at, uint64_t bytes)
@@ -487,6 +514,7 @@ static int post_datagram(struct optcc_verbs *v, struct end *w, const void *bytes
     const int posted = post_send(v, n, n->control, &send);
     if (posted != OPTCC_OK)
         return posted;
+    occupy(v, n, length);
     n->control_place = n->control_place + 1 == n->control_depth ? 0 : n->control_place + 1;
     n->control_sends++;
     return OPTCC_OK;
@@ -495,10 +523,9 @@ static int post_datagram(struct optcc_verbs *v, struct end *w, const void *bytes
 static void ask_for_receives(struct optcc_verbs *v, struct end *w)
 {
     const struct note note = {.life = w->life, .asks = 1};
-    const uint64_t now_ns = optcc_now(v);
-    if (now_ns - w->asked_ns < LOOK_NS)
+    if (v->now_ns - w->asked_ns < LOOK_NS)
         return;
-    w->asked_ns = now_ns;
+    w->asked_ns = v->now_ns;
     post_datagram(v, w, &note, sizeof note);
 }
 
@@ -538,6 +565,7 @@ static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_fr
     const int posted = post_send(v, n, w->pair, &send);
     if (posted != OPTCC_OK)
         return posted;
+    occupy(v, n, sizeof *head + head->length);
     w->place = w->place + 1 == v->receives ? 0 : w->place + 1;
     w->given++;
     w->sends++;
@@ -647,7 +675,7 @@ static void take_event(struct optcc_verbs *v, struct nic *n, const struct ibv_as
 /* What nobody tells by a completion. */
 static void look(struct optcc_verbs *v)
 {
-    const uint64_t now_ns = optcc_now(v);
+    const uint64_t now_ns = v->now_ns;
     v->polls = 0;
     if (now_ns < v->look_ns)
         return;
@@ -730,6 +758,7 @@ static int data_came(struct optcc_verbs *v, struct end *w, const struct ibv_wc *
     if (done->status != IBV_WC_SUCCESS || w->is != OPEN)
         return 0;
     const uint32_t slot = place_of(done->wr_id);
+    occupy(v, w->nic, 4); /* its acknowledgement */
     if (done->wc_flags & IBV_WC_WITH_IMM)
         take_immediate(w, done->imm_data, w->life);
     v->held = (struct held){.nic = w->nic, .end = w, .slot = slot, .generation = w->generation};
@@ -796,11 +825,10 @@ static int take(struct optcc_verbs *v, struct nic *n, const struct ibv_wc *done,
     return 0;
 }
 
-static int poll_nic(struct optcc_verbs *v, struct nic *n, struct optcc_event *event)
+/* Whether a NIC has completions that have not been looked at. */
+static int has_news(struct optcc_verbs *v, struct nic *n)
 {
-    if (!n->context)
-        return 0;
-    if (n->next == n->count) {
+    if (n->context && n->next == n->count) {
         n->next = 0;
         n->count = n->context->ops.poll_cq(n->queue, BATCH, n->polled);
         if (n->count < 0) {
@@ -808,6 +836,13 @@ static int poll_nic(struct optcc_verbs *v, struct nic *n, struct optcc_event *ev
             n->count = 0;
         }
     }
+    return n->next < n->count;
+}
+
+static int poll_nic(struct optcc_verbs *v, struct nic *n, struct optcc_event *event)
+{
+    if (!has_news(v, n))
+        return 0;
     while (n->next < n->count)
         if (take(v, n, &n->polled[n->next++], event))
             return 1;
@@ -854,15 +889,33 @@ static void poll(void *self, struct optcc_event *event)
         *event = (struct optcc_event){.news = OPTCC_NOTHING};
 }
 
+/* By a timer that is set to a time of the clock: a wait with a timeout looks at the clock several times, which in a
+ * machine where that is slow costs more than the rest of a segment's work. */
 static void sleep_for(void *self, uint64_t ns)
 {
     struct optcc_verbs *v = self;
     struct epoll_event unused;
-    if (optcc_verbs_arm(v) == OPTCC_OK)
-        epoll_wait(v->sleeper, &unused, 1, (int)(ns / 1000000) + 1);
+    uint64_t until_ns = v->now_ns + ns;
+    for (uint32_t i = 0; i < v->config.nics; i++) {
+        struct nic *n = &v->nic[i];
+        if (n->waits && until_ns > n->free_ns - LEAD_NS)
+            until_ns = n->free_ns - LEAD_NS;
+        n->waits = 0; /* else nobody would sleep any more when all has been sent */
+    }
+    const struct itimerspec t = {.it_value = {.tv_sec = (time_t)(until_ns / 1000000000),
+                                              .tv_nsec = (long)(until_ns % 1000000000)}};
+    while (optcc_verbs_arm(v) != OPTCC_OK) {
+        for (uint32_t i = 0; i < v->config.nics; i++)
+            if (has_news(v, &v->nic[i]))
+                return;
+        if (v->owed)
+            return;
+    }
+    if (timerfd_settime(v->timer, TFD_TIMER_ABSTIME, &t, NULL) == 0)
+        epoll_wait(v->bed, &unused, 1, -1);
 }
 
-static const struct optcc_wires CONTRACT = {optcc_now, room, post, poll, fence, renew, sleep_for, NULL, NULL};
+static const struct optcc_wires CONTRACT = {now, room, post, poll, fence, renew, sleep_for, NULL, NULL};
 
 /* ---- opening ----------------------------------------------------------------------------------------------------- */
 
@@ -1155,14 +1208,20 @@ int optcc_verbs_open(const struct optcc_verbs_config *config, struct optcc_verbs
         return because(OPTCC_MEMORY, "the system has no memory");
     v->config = *config;
     v->sleeper = epoll_create1(EPOLL_CLOEXEC);
+    v->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
+    v->bed = epoll_create1(EPOLL_CLOEXEC);
     v->receives = least(config->window_bytes / config->segment_bytes + 1, OPTCC_SPAN) + DATA_SPARE;
     v->slot_bytes = (uint32_t)in_lines(sizeof(struct optcc_frame) + config->segment_bytes);
     v->nic = calloc(config->nics, sizeof *v->nic);
     v->end = calloc(config->wires + 1, sizeof *v->end);
     v->wire = calloc(config->wires + 1, sizeof *v->wire);
     v->wire_of = calloc((size_t)config->ranks * OPTCC_MAX_LANES, sizeof *v->wire_of);
-    if (!v->nic || !v->end || !v->wire || !v->wire_of || v->sleeper < 0)
+    if (!v->nic || !v->end || !v->wire || !v->wire_of || v->sleeper < 0 || v->timer < 0 || v->bed < 0)
         result = because(OPTCC_MEMORY, "the system has no memory, or no descriptors: %s", strerror(errno));
+    struct epoll_event event = {.events = EPOLLIN};
+    if (result == OPTCC_OK && (epoll_ctl(v->bed, EPOLL_CTL_ADD, v->sleeper, &event) ||
+                               epoll_ctl(v->bed, EPOLL_CTL_ADD, v->timer, &event)))
+        result = because(OPTCC_MEMORY, "no descriptor to sleep by: %s", strerror(errno));
     for (uint32_t i = 0; result == OPTCC_OK && i < config->nics; i++)
         name_nic(&v->nic[i], &config->nic[i], i);
     if (result == OPTCC_OK)
@@ -1224,8 +1283,10 @@ void optcc_verbs_close(struct optcc_verbs *v)
     }
     for (uint32_t i = 0; v->nic && i < v->config.nics; i++)
         close_nic(v, &v->nic[i]);
-    if (v->sleeper >= 0)
-        close(v->sleeper);
+    const int own[] = {v->bed, v->timer, v->sleeper};
+    for (uint32_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (own[i] >= 0)
+            close(own[i]);
     free(v->nic);
     free(v->end);
     free(v->wire);

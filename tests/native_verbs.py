@@ -73,6 +73,7 @@ class Job:
 
     verbs : path of a libibverbs; addresses : of NICs, those of rank 0 first; missing : NICs whose device is not there
     calls : type and operation of each collective
+    bytes_per_s : that NICs are said to have; 0: nothing is
     unregistered : no NIC is told of the buffers; crashes : nobody wants to know where
     returns : all wires are to be whole before the last call
     patience_s : for whatever should take a fraction of a second
@@ -87,6 +88,7 @@ class Job:
     segment: int = 4096
     window: int = 16384
     ahead: int = 8
+    bytes_per_s: int = 0
     timeout: int = 10
     retries: int = 6
     suspect_s: float = 0.1
@@ -287,7 +289,7 @@ def open_wires(lib: Any, job: Job, rank: int) -> c_void_p:
         address = job.addresses[nic]
         device = "missing" if nic in job.missing else address.device
         gid = -1 if address.gid_index is None else address.gid_index
-        names[i] = NicName(device.encode(), address.port, gid)
+        names[i] = NicName(device.encode(), address.port, gid, job.bytes_per_s)
     wires = job.wires[rank]
     config = VerbsConfig(
         rank=rank,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -172,7 +173,7 @@ def segment_bytes(schedules: Iterable[Schedule]) -> int:
         for route, length in (_longest(schedule),)
     ]
     least, most = SEGMENT_BYTES
-    return min(most, max(least, int(max(pieces, default=0.0)) // 1024 * 1024))
+    return min(most, max(least, math.ceil(max(pieces, default=0.0) / 1024) * 1024))
 
 
 def _longest(schedule: Schedule) -> tuple[int, int]:

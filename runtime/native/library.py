@@ -152,7 +152,9 @@ TCP_COUNTERS = ("tried", "accepted", "proved", "refused", "late", "died", "malfo
 TcpCounters = struct("optcc_tcp_counters", *((name, c_uint64) for name in TCP_COUNTERS))
 VERBS_HANDLE_BYTES = 4096
 """More than a handle of 64 lanes."""
-VerbsNic = struct("optcc_verbs_nic", ("device", c_char_p), ("port", c_uint32), ("gid_index", c_int32))
+VerbsNic = struct(
+    "optcc_verbs_nic", ("device", c_char_p), ("port", c_uint32), ("gid_index", c_int32), ("bytes_per_s", c_uint64)
+)
 VerbsConfig = struct(
     "optcc_verbs_config",
     *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires")),

@@ -597,10 +597,10 @@ def _secret(secret: bytes, nonce: bytes) -> bytes:
 class QueuePairWires(NativeWires):
     """RDMA: a queue pair for each pair of NICs; payloads are read by NICs where they lie."""
 
-    AHEAD, AHEAD_S = (16, 64), 1e-4
-    """Payloads that a NIC may have: what it sends in so long, but not fewer nor more. With 4 payloads
-    NICs of 10 Gb/s are idle (1.39 of a bound where 16 take 1.05); with 64 what is urgent waits behind what is not (2.4
-    of a bound where 16 take 1.2). Measured in the lab at that rate alone; half of it was not tried."""
+    AHEAD = 64
+    """Payloads that a NIC may have, unacknowledged; what lies in front of it is limited by its rate. With 16, NICs of
+    10 Gb/s were idle while what they had sent waited in front of another one (1.09 of a bound in the lab where 64 took
+    1.06); half or twice as many were not tried."""
     TIMEOUT, RETRIES = 16, 6
     """A packet is sent again when no acknowledgement has come for 4.096 us x 2^TIMEOUT, a
     quarter of a second, more than all that was posted takes; so often, then the wire is lost."""
@@ -614,10 +614,12 @@ class QueuePairWires(NativeWires):
         self._verbs: Any = c_void_p()
         self.engine, self._registered = c_void_p(), 0
         count, table = len(opening.layout.of_rank[opening.rank]), table_of(self.ends)
-        named = [devices.get(place, NicAddress("missing")) for place in range(count)]
-        nic = (VerbsNic * max(1, count))(
-            *(VerbsNic(a.device.encode(), a.port, -1 if a.gid_index is None else a.gid_index) for a in named)
-        )
+        rates = [opening.layout.nics[number].out_rate for number in opening.layout.of_rank[opening.rank]]
+        nic = (VerbsNic * max(1, count))()
+        for place, rate in enumerate(rates):
+            a = devices.get(place, NicAddress("missing"))
+            gid = -1 if a.gid_index is None else a.gid_index
+            nic[place] = VerbsNic(a.device.encode(), a.port, gid, int(rate) if math.isfinite(rate) else 0)
         config = VerbsConfig(
             rank=opening.rank,
             ranks=opening.layout.ranks,
@@ -627,7 +629,7 @@ class QueuePairWires(NativeWires):
             wire=ctypes.addressof(table),
             segment_bytes=opening.config.segment_bytes,
             window_bytes=opening.config.window_bytes,
-            ahead=self._ahead(opening),
+            ahead=self.AHEAD,
             timeout=self.TIMEOUT,
             retries=self.RETRIES,
         )
@@ -644,12 +646,6 @@ class QueuePairWires(NativeWires):
         except BaseException:
             self.close()
             raise
-
-    def _ahead(self, opening: Opening) -> int:
-        rates = [opening.layout.nics[number].out_rate for number in opening.layout.of_rank[opening.rank]]
-        slowest = min((rate for rate in rates if rate > 0), default=0.0)
-        least, most = self.AHEAD
-        return min(most, max(least, int(self.AHEAD_S * slowest / opening.config.segment_bytes)))
 
     def _handle(self, peer: int) -> str:
         room, length = ctypes.create_string_buffer(VERBS_HANDLE_BYTES), c_uint64(VERBS_HANDLE_BYTES)

@@ -24,6 +24,7 @@ import pytest
 
 from optcc.machine.rdma import LIBRARY, PLAYED_FABRIC
 from optcc.runtime.devices.host import Op
+from optcc.runtime.native.library import VerbsState
 from tests import native_build
 from tests import native_replay as native
 from tests import native_verbs as verbs
@@ -407,6 +408,49 @@ def test_the_descriptor_wakes_for_whatever_comes(network: Any, library: Path) ->
     lib.optcc_program_close(program)
 
 
+def most_in_hand(library: Path, network: Any, bytes_per_s: int) -> tuple[int, float]:
+    """How many payloads a NIC has at most in a collective, at two ranks in this process. How long one then sleeps that
+    may for 30 ms and has nothing to do."""
+    lib = verbs.load(library)
+    made = job(rings(2, 1), network, bytes_per_s=bytes_per_s, segment=1024)
+    both, engines, _ = joined(lib, made)
+    buffers = [np.ones(made.schedule.nbytes // 4, np.int32) for _ in range(2)]
+    for one, buffer in zip(both, buffers, strict=True):
+        verbs.checked(lib, lib.optcc_verbs_register(one, buffer.ctypes.data, buffer.nbytes))
+    programs = [begin(lib, made, rank, engine, buffers[rank]) for rank, engine in enumerate(engines)]
+    most, look, limit = 0, VerbsState(), time.monotonic() + verbs.PATIENCE_S
+    while any(lib.optcc_test(engine, None) == native.AGAIN for engine in engines):
+        assert time.monotonic() < limit
+        for engine, one in zip(engines, both, strict=True):
+            lib.optcc_progress(engine)
+            lib.optcc_verbs_look(one, 0, byref(look))
+            most = max(most, look.in_hand)
+        time.sleep(0.0001)  # where time is virtual it passes only so
+    assert all((buffer == 2).all() for buffer in buffers)
+    falls_asleep(lib, both[0], engines[0])
+    slept = []
+    for _ in range(2):
+        before = time.monotonic()
+        lib.optcc_serve(engines[0], 30_000_000)
+        slept.append(time.monotonic() - before)
+    for engine, program, one in zip(engines, programs, both, strict=True):
+        lib.optcc_close(engine)
+        lib.optcc_program_close(program)
+        lib.optcc_verbs_close(one)
+    return most, min(slept)
+
+
+def is_given_enough(library: Path, network: Any) -> bool:
+    """By its rate: what would lie in front of it for longer waits, but for the payload behind the one under way. Of one
+    whose rate is not known, or as fast as this, more lies there."""
+    (slow, slept), (unknown, _), (fast, _) = (most_in_hand(library, network, rate) for rate in (10**6, 0, 10**12))
+    return slow == 2 < min(unknown, fast) and slept > 0.02
+
+
+def test_a_nic_is_given_what_it_is_about_to_send(network: Any, library: Path) -> None:
+    assert is_given_enough(library, network)
+
+
 def stranger_is_ignored(library: Path, network: Any) -> bool:
     """Whether datagrams of a queue pair that is no peer's change nothing: a frame as the peer would write it, which
     gives everything up, and others that are none; more of them than receives. A collective runs after them."""
@@ -511,7 +555,7 @@ class Mutant(NamedTuple):
 
 
 LEFT_TOO_EARLY = (
-    ("    int sleeper; /* descriptor */\n", "    int sleeper;\n    uint32_t early[4096], earlies;\n"),
+    ("    uint64_t now_ns, look_ns;", "    uint32_t early[4096], earlies;\n    uint64_t now_ns, look_ns;"),
     ("    n->in_hand++;\n", "    n->in_hand++;\n    v->early[v->earlies++] = w->index;\n"),
     ("    return done->status == IBV_WC_SUCCESS;\n", "    return 0;\n"),
     (
@@ -577,6 +621,15 @@ MUTANTS = {
     "datagrams of anybody are taken": Mutant(
         "stranger", (("w->joined && w->nic == n && w->far.control_number == done->src_qp", "w->joined"),)
     ),
+    "a NIC is given more than it is about to send": Mutant(
+        "rates", (("    n->waits = n->in_hand", "    n->waits = 0 * n->in_hand"),)
+    ),
+    "a NIC is always busy": Mutant(
+        "rates", (("    if (!n->name.bytes_per_s)\n        return;\n", ""), ("/ n->name.bytes_per_s", "/ 1000"))
+    ),
+    "a sleeper gets up at once": Mutant(
+        "rates", (("it_value = {.tv_sec = (time_t)(until_ns", "it_value = {.tv_sec = (time_t)(ns"),)
+    ),
     "a queue pair is left behind": Mutant("leaks", (("        v->call.destroy_qp(n->control);\n", "        ;\n"),)),
     "the slots are not given back": Mutant("leaks", (("    free(n->memory);\n", ""),)),
 }
@@ -607,6 +660,8 @@ def scene_job(scene: str, network: Any) -> Job:
 
 
 def finds(library: Path, scene: str, network: Any) -> bool:
+    if scene == "rates":
+        return not is_given_enough(library, network)
     if scene == "stranger":
         return not stranger_is_ignored(library, network)
     if scene == "leaks":
