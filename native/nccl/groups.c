@@ -1172,6 +1172,8 @@ nccl_result_t group_deregister(void *group, void *region)
         fail_calls(g);
     }
     net_unlock();
+    if (g && atomic_load(&g->lost))
+        settle(g);
     for (uint32_t n = 0; g && atomic_load(&g->lost) && n < g->nodes; n++)
         if (g->peer[n]) { /* when these are closed no wire reads it any more */
             net_close(g->peer[n]->out);
