@@ -91,20 +91,27 @@ static const char *load_cuda(void)
     return NULL;
 }
 
-/* A library in a folder, with the part of it that it would look for elsewhere. */
 static void *nvrtc_in(const char *folder, int version)
 {
     char path[PATH_MAX];
-    glob_t parts;
     if (snprintf(path, sizeof path, "%s/libnvrtc.so.%d", folder, version) >= (int)sizeof path || access(path, R_OK))
         return NULL;
-    char builtins[PATH_MAX];
-    if (snprintf(builtins, sizeof builtins, "%s/libnvrtc-builtins.so.%d*", folder, version) < (int)sizeof builtins &&
-        !glob(builtins, 0, NULL, &parts)) {
-        (void)dlopen(parts.gl_pathv[0], RTLD_NOW | RTLD_GLOBAL);
-        globfree(&parts);
-    }
     return dlopen(path, RTLD_NOW | RTLD_LOCAL);
+}
+
+/* A part of NVRTC lies beside it, where it does not look when it compiles. */
+static void load_builtins(const void *function)
+{
+    Dl_info of;
+    char pattern[PATH_MAX];
+    glob_t found;
+    const char *const name = dladdr(function, &of) && of.dli_fname ? strrchr(of.dli_fname, '/') : NULL;
+    if (name && snprintf(pattern, sizeof pattern, "%.*s/libnvrtc-builtins.so.*", (int)(name - of.dli_fname),
+                         of.dli_fname) < (int)sizeof pattern &&
+        !glob(pattern, 0, NULL, &found)) {
+        (void)dlopen(found.gl_pathv[0], RTLD_NOW | RTLD_GLOBAL);
+        globfree(&found);
+    }
 }
 
 /* Beside what the process has of CUDA already, as packages of Python lay it out. */
@@ -138,6 +145,7 @@ static const char *load_nvrtc(void)
     if (!(FIND(nvrtc, nvrtcCreateProgram) && FIND(nvrtc, nvrtcCompileProgram) && FIND(nvrtc, nvrtcGetCUBINSize) &&
           FIND(nvrtc, nvrtcGetCUBIN) && FIND(nvrtc, nvrtcDestroyProgram)))
         return "NVRTC lacks a function";
+    load_builtins(dlsym(library, "nvrtcCreateProgram"));
     return NULL;
 }
 
