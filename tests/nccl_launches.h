@@ -93,7 +93,7 @@ static void launch(struct launches *l, uint64_t batch, enum launched how, const 
     gpu.table->start(l->context, &group, &event);
     event = (struct nccl_event_v5){.type = NCCL_EVENT_CALL, .parent = group,
                                    .call = {.function = "AllReduce", .count = 1 << 20, .type = type, .stream = l->stream,
-                                            .captured = captured && batch % 2}};
+                                            .captured = captured}};
     gpu.table->start(l->context, &call, &event);
     event = (struct nccl_event_v5){.type = NCCL_EVENT_LAUNCH, .parent = group, .launch = {.stream = l->stream}};
     gpu.table->start(l->context, &kernel, &event);

@@ -31,7 +31,11 @@
 
 extern const char optcc_fold_source[]; /* runtime/devices/kernels/fold.cu, by build.py */
 
-enum { BLOCKS = 16, THREADS = 512, PART_BYTES = 32768, GROUPS = 256, LINE = 128 };
+/* The blocks are taken from the user's kernels: 16 of an H200's 132 multiprocessors.
+ * A part is a segment, as the plugin has them unless told otherwise, so what comes is one block's work, and blocks work at
+ * several segments at once. What a block does between two parts takes as long as some ten KiB: with parts of 32 KiB
+ * the same jobs took twice as long in host memory, and five times in the GPU's (benchmarks/bench_nccl_gpu.py). */
+enum { BLOCKS = 16, THREADS = 512, PART_BYTES = 131072, GROUPS = 256, LINE = 128 };
 static const uint64_t GONE_NS = UINT64_C(5000000000); /* a kernel that has been told to end has ended by then */
 
 /* ---- what libcuda and NVRTC have, as far as it is called ------------------------------------------------------------ */
@@ -594,7 +598,7 @@ nccl_result_t hook_start(void *context, void **handle, const struct nccl_event_v
         *handle = (void *)(uintptr_t)(2 * number + 1);
     } else if (event->type == NCCL_EVENT_CALL && parent) {
         const int type = type_named(event->call.type);
-        if (type >= 0 && event->call.function && !strcmp(event->call.function, "AllReduce") && !event->call.captured) {
+        if (type >= 0 && event->call.function && !strcmp(event->call.function, "AllReduce")) {
             const uint64_t bytes = event->call.count * optcc_type_bytes((enum optcc_type)type);
             if (atomic_fetch_add(&group_of[parent % GROUPS].bytes, bytes) == 0)
                 atomic_store(&group_of[parent % GROUPS].type, type);

@@ -243,6 +243,10 @@ extern "C" __global__ void divide(Element* array, u64 count, u64 head, u64 by) {
 // The resident kernel: it runs as long as a collective does and takes jobs from memory that it shares with the host.
 // native/folder_gpu.c gives them and says how; its twin there does the same on the processor.
 
+// Orders what is before and behind it as seen by other GPUs and the host, too. __threadfence_system() is more: it puts all
+// fences of all blocks into one order.
+__device__ __forceinline__ void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
+
 // Reads that see what others have written while this kernel runs: other blocks, other GPUs, the host.
 template <class T>
 __device__ __forceinline__ T fresh(const T* at) {
@@ -359,7 +363,7 @@ __device__ __forceinline__ void serve(const u64* slots, u64 count, u64* done, u6
       }
       if (threadIdx.x < 3) said[threadIdx.x] = read & LOW;
       if (threadIdx.x == 0) ends = last;
-      __threadfence_system();  // what the job is about was there before the job
+      fence();  // what the job is about was there before the job
     }
     __syncthreads();
     if (ends) return;
@@ -371,7 +375,7 @@ __device__ __forceinline__ void serve(const u64* slots, u64 count, u64* done, u6
       part_of_any_width<Take>(to, from, bytes);
     __syncthreads();
     if (threadIdx.x == 0) {
-      __threadfence_system();
+      fence();
       *reinterpret_cast<volatile u64*>(done + blockIdx.x * 16) = number / blocks + 1;
     }
     if (task == TASK_END) return;
@@ -400,20 +404,20 @@ extern "C" __global__ void __launch_bounds__(512)
   if (threadIdx.x == 0) {
     line[1] = life;
     for (goes = 0; !goes && fresh(over) != life; __nanosleep(100)) goes = fresh(lives) == life;
-    __threadfence_system();
+    fence();
     first = fresh(lives + 1);
   }
   __syncthreads();
   if (goes) serve<AsSaid>(slots, count, lines, first, over, life);
   __syncthreads();
   if (threadIdx.x == 0) {
-    __threadfence_system();
+    fence();
     line[2] = life;
   }
 }
 
 // Behind what the kernel was there for.
 extern "C" __global__ void tell_over(u64* over, u64 life) {
-  __threadfence_system();
+  fence();
   *reinterpret_cast<volatile u64*>(over) = life;
 }
