@@ -1,13 +1,13 @@
 """The plugin's sums on GPUs: right numbers, nothing that hangs, and how fast the kernel is.
 
-``python3 -m benchmarks.bench_nccl_gpu`` wants torch with NCCL 2.28 or later, cupy, one GPU or more, and the libraries
-that `make native` builds; it prints what it finds as it goes and writes no page. Parts, each under a limit of its own,
-of which a failed one stops no other:
+``python3 -m benchmarks.bench_nccl_gpu`` writes docs/bench-nccl-gpu.md. It wants torch with NCCL 2.28 or later, cupy,
+one GPU or more, and the libraries that `make native` builds; it prints what it finds as it goes, for four minutes.
+Parts, each under a limit of its own, of which a failed one stops no other:
 
 * the kernel alone, fed by native/folder_gpu.c: GB/s that are folded and copied, from the GPU's memory and the host's;
-* four ranks under stock torch, each a node with two NICs of loopback, which share the GPUs by MPS: all types and
-  operations; thousands of AllReduces beside matrix products, memory that is given back, and kernels that are loaded
-  for the first time; CUDA graphs; two communicators at once; times and processor time beside those without the GPU.
+* four ranks under stock torch, each a node with two NICs of loopback, which share the GPUs by MPS: thousands of
+  AllReduces beside matrix products and memory that is given back; all types and operations; CUDA graphs; two
+  communicators at once; times, processor time and kernels that are loaded for the first time, with and without the GPU.
 
 Exit status 1: something was wrong or hung, or the GPU added nothing; 2: it cannot run here.
 """
@@ -30,9 +30,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from ctypes import byref, c_uint32, c_uint64, c_void_p
+from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from benchmarks.pages import made_with, parser, table, write
 
 ROOT = Path(__file__).resolve().parent.parent
 PLUGIN, ENGINE = ROOT / "optcc" / "libnccl-net-optcc.so", ROOT / "optcc" / "liboptcc.so"
@@ -160,24 +163,24 @@ def kernel_part() -> None:
     """A process of its own: `--kernel`."""
     import cupy
 
-    count = cupy.cuda.runtime.getDeviceCount()
     for gpu, blocks, part, dtype, job in (
-        (0, 16, 32768, "int8", MIB),
-        (0, 16, 32768, "float32", MIB),
-        (0, 16, 32768, "float32", 128 << 10),
-        (0, 16, 131072, "float32", MIB),
-        (0, 32, 32768, "float32", MIB),
-        (0, 64, 32768, "float32", MIB),
-        (0, 8, 32768, "float32", MIB),
-        (0, 16, 32768, "bfloat16", MIB),
-        (count - 1, 16, 32768, "float32", MIB),
+        (0, 16, 128, "float32", 1024),
+        (0, 16, 128, "float32", 128),
+        (0, 4, 128, "float32", 1024),
+        (0, 8, 128, "float32", 1024),
+        (0, 32, 128, "float32", 1024),
+        (0, 64, 128, "float32", 1024),
+        (0, 16, 64, "float32", 1024),
+        (0, 16, 32, "float32", 1024),
+        (0, 16, 128, "bfloat16", 1024),
+        (0, 16, 128, "int8", 1024),
+        (cupy.cuda.runtime.getDeviceCount() - 1, 16, 128, "float32", 1024),
     ):
-        about = f"GPU {gpu}, {blocks} blocks, parts of {part >> 10} KiB, {dtype}, jobs of {job >> 10} KiB"
+        about = dict(zip(TRIED, (gpu, blocks, part, dtype, job), strict=True))
         try:
-            found = kernel_alone(gpu, blocks, part, dtype, job)
-            print(f"  {about}:", ", ".join(f"{name} {value:.1f}" for name, value in found.items()), flush=True)
+            say(kernel=about, found=kernel_alone(gpu, blocks, part << 10, dtype, job << 10))
         except Exception as error:  # the next one says more
-            print(f"  {about}: FAILED: {type(error).__name__}: {error}", flush=True)
+            say(kernel=about, failed=f"{type(error).__name__}: {error}")
 
 
 # --- a rank --------------------------------------------------------------------------------------------------------
@@ -248,8 +251,8 @@ class Rank:
         dtypes = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64, torch.int8,
                   torch.uint8)  # fmt: skip
         self.warm(dtypes)
+        ill, count = list[str](), 0
         for dtype in dtypes:
-            wrong = count = 0
             for op in (ops.SUM, ops.PRODUCT, ops.MIN, ops.MAX):
                 for size in (1, 1000, 300_001, 3_000_017):
                     index, low = torch.arange(size, device=self.device), int(op == ops.PRODUCT)
@@ -265,8 +268,8 @@ class Rank:
                     self.dist.all_reduce(mine, op)
                     self.wait(f"{dtype}, {op}, {size}")
                     count += 1
-                    wrong += not torch.equal(mine, right)
-            say(what=f"{dtype}: all operations and sizes", count=count, wrong=wrong)
+                    ill += [] if torch.equal(mine, right) else [f"{dtype} {op} {size}"]
+        say(what=", ".join(["8 types, 4 operations, 4 sizes", *ill]), count=count, wrong=len(ill))
 
     def reduce_beside(self, what: str, calls: int, beside: Callable[[int], None], numel: int = MIB) -> None:
         """AllReduces, each checked, beside something: what goes wrong is counted on the GPU."""
@@ -288,18 +291,24 @@ class Rank:
         took = (time.monotonic() - begun) / calls
         say(what=what, count=calls, wrong=int(wrong.item()), ms_each=took * 1e3)
 
-    def beside(self) -> None:
-        """Matrix products on another stream, memory given back, kernels loaded while a collective runs."""
+    def products(self) -> Callable[[int], None]:
+        """What gives the GPU two matrix products on another stream."""
         torch = self.torch
-        self.warm((torch.float32,))
         side = torch.cuda.Stream()
         left = torch.randn(4096, 4096, device=self.device, dtype=torch.bfloat16)
-        fresh = iter([name for name in dir(torch.special) if not name.startswith("_")])
 
-        def products(call: int) -> None:
+        def give(call: int) -> None:
             with torch.cuda.stream(side):
                 for _ in range(2):
                     torch.mm(left, left)
+
+        return give
+
+    def beside(self) -> None:
+        """Matrix products, and memory given back while a collective runs."""
+        torch = self.torch
+        self.warm((torch.float32,))
+        products = self.products()
 
         def frees(call: int) -> None:
             products(call)
@@ -310,21 +319,29 @@ class Rank:
             if call % 5 == 0:
                 torch.cuda.synchronize()
 
-        def loads(call: int) -> None:
-            torch.cuda.empty_cache()
+        self.reduce_beside("alone, 4 MiB", 200, lambda call: None)
+        self.reduce_beside("products, empty_cache, synchronize, 4 MiB", 1000, frees)
+        self.reduce_beside("products, 1 MiB", 4000, products, MIB // 4)
+        self.reduce_beside("products, 4 MiB", 5000, products)
+        self.reduce_beside("products, 32 MiB", 30, products, 8 * MIB)
+
+    def loads(self) -> None:
+        """Kernels that torch compiles and loads for the first time while a collective runs."""
+        torch = self.torch
+        self.warm((torch.float32,))
+        fresh = iter([name for name in dir(torch.special) if not name.startswith("_")])
+
+        def load(call: int) -> None:
             one: Any = getattr(torch.special, next(fresh, ""), None)
             with suppress(TypeError, RuntimeError, ValueError):  # it wants other arguments
                 one(torch.rand(1000, device=self.device, dtype=torch.float64))
 
-        self.reduce_beside("alone", 200, lambda call: None)
-        self.reduce_beside("kernels loaded for the first time", 80, loads)
-        self.reduce_beside("empty_cache, synchronize", 300, frees)
-        self.reduce_beside("matrix products", 2000, products)
-        self.reduce_beside("matrix products, 32 MiB", 30, products, 8 * MIB)
+        self.reduce_beside("kernels loaded for the first time, 4 MiB", 20, load)
 
     def graphs(self) -> None:
         torch = self.torch
         self.warm((torch.float32,))
+        products = self.products()
         expected = (self.index[:MIB] * RANKS + sum(range(RANKS))).float()
         buffer, kept = torch.empty_like(expected), torch.empty_like(expected)
         graph = torch.cuda.CUDAGraph()
@@ -333,17 +350,18 @@ class Rank:
             torch.add(self.index[:MIB], self.rank, out=buffer)
             self.dist.all_reduce(buffer)
             kept.copy_(buffer)
-        wrong = 0
-        for call in range(60):
+        wrong, replays = 0, 300
+        for call in range(replays):
             graph.replay()
+            products(call)
             self.wait(f"replay {call}")
             wrong += not torch.equal(kept, expected)
-            if call % 4 == 3:  # a call that is no replay
+            if call % 3 == 2:  # a call that is no replay
                 other = (self.index[:MIB] + self.rank).float()
                 self.dist.all_reduce(other)
                 self.wait(f"between replays {call}")
                 wrong += not torch.equal(other, expected)
-        say(what="replays, and calls between them", count=75, wrong=wrong)
+        say(what="products; replays, and calls between them, 4 MiB", count=replays + replays // 3, wrong=wrong)
         del graph
 
     def two(self) -> None:
@@ -358,7 +376,8 @@ class Rank:
         buffers = [torch.empty_like(expected) for _ in groups]
         torch.cuda.synchronize()
         self.meet()
-        for call in range(300):
+        turns = 100
+        for call in range(turns):
             for number in (0, 1):
                 with torch.cuda.stream(streams[number]):
                     torch.add(self.index[: 2 * MIB], self.rank, out=buffers[number])
@@ -369,7 +388,7 @@ class Rank:
                     with torch.cuda.stream(stream):
                         self.wait(f"call {call} of two communicators")
         torch.cuda.synchronize()
-        say(what="two communicators", count=600, wrong=int(wrong.sum().item()))
+        say(what="two communicators, 8 MiB", count=2 * turns, wrong=int(wrong.sum().item()))
 
     def times(self) -> None:
         """Milliseconds of an AllReduce, and of the process's processors in it."""
@@ -418,8 +437,68 @@ def stacks(process: subprocess.Popen[bytes]) -> None:
     process.send_signal(signal.SIGABRT)  # faulthandler tells all threads
 
 
-def run_part(part: str, limit_s: float, folder: Path, more: dict[str, str]) -> bool:
-    """Whether all was well."""
+@dataclass
+class Outcome:
+    """What a part has shown."""
+
+    title: str
+    wrong: bool = False
+    about: str = ""
+    rows: list[dict[str, Any]] = field(default_factory=list)  # of rank 0, with the worst of all ranks' figures
+    sums: list[dict[str, float]] = field(default_factory=list)  # of each communicator of each rank
+    seconds: float = 0.0
+
+    def say(self) -> None:
+        print(f"  {self.seconds:.0f} s; {self.about}", flush=True)
+        for row in self.rows:
+            print("  ", ", ".join(f"{name} {shown(value)}" for name, value in row.items()), flush=True)
+        for one in self.sums:
+            print("    sums:", ", ".join(f"{name} {value:g}" for name, value in one.items()), flush=True)
+
+
+def shown(value: Any) -> str:
+    return f"{value:.2f}" if isinstance(value, float) else str(value)
+
+
+SUMS = re.compile(
+    r"sums: ([\d.]+) MB by the GPU in (\d+) kernels, ([\d.]+) MB by the processor; (\d+) jobs of kernels that had "
+    r"gone; (\d+) launches for graphs and (\d+) others without a kernel, (\d+) kernels that came late"
+)
+SUMS_ARE = ("MB by the GPU", "kernels", "MB by the processor", "jobs left", "launches for graphs", "without", "late")
+
+
+def read_part(title: str, folder: Path, codes: Sequence[int | None], asks_gpu: bool) -> Outcome:
+    """From what ranks, torch and NCCL wrote."""
+    texts = [(folder / f"out-{rank}").read_text(errors="replace") for rank in range(RANKS)]
+    lines = [[json.loads(line) for line in text.splitlines() if line[:1] == "{"] for text in texts]
+    logs = [path.read_text(errors="replace") for path in sorted(folder.glob("nccl-*"))]
+    part = Outcome(title, about=next((line["about"] for line in lines[0] if "about" in line), "did not start"))
+    for line in lines[0]:
+        if "what" in line:
+            all_of = [one for of in lines for one in of if one.get("what") == line["what"]]
+            part.rows.append({**line, **{name: max(one[name] for one in all_of) for name in line if name != "what"}})
+            part.rows[-1]["wrong"] = sum(one["wrong"] for one in all_of)
+            part.wrong |= part.rows[-1]["wrong"] != 0 or len(all_of) < RANKS
+    for told in SUMS.findall("\n".join(logs)):
+        part.sums.append(dict(zip(SUMS_ARE, map(float, told), strict=True)))
+    hung = [f"rank {rank}: {line['hung']}" for rank, of in enumerate(lines) for line in of if "hung" in line]
+    trouble = [f"HUNG: {text}" for text in hung]
+    if list(codes) != [0] * RANKS:
+        trouble.append(f"ranks ended with {codes}")
+    if asks_gpu and not any(one["MB by the GPU"] for one in part.sums):
+        trouble.append("NOTHING was added by the GPU")
+    if trouble:
+        part.wrong = True
+        part.about = "; ".join([part.about, *trouble])
+    if part.wrong:
+        for rank in range(RANKS):
+            tail = (folder / f"err-{rank}").read_text(errors="replace").splitlines()[-45:]
+            said = [line for line in (logs[rank].splitlines() if rank < len(logs) else []) if "optcc" in line][-12:]
+            print(f"  rank {rank}:", *tail, *said, sep="\n    ", flush=True)
+    return part
+
+
+def run_part(title: str, part: str, limit_s: float, folder: Path, more: dict[str, str]) -> Outcome:
     folder.mkdir(parents=True)
     begun = time.monotonic()
     ranks = [start(rank, part, folder, more) for rank in range(RANKS)]
@@ -438,55 +517,125 @@ def run_part(part: str, limit_s: float, folder: Path, more: dict[str, str]) -> b
         for one in ranks:
             one.kill()
             one.wait()
-    texts = [(folder / f"out-{rank}").read_text(errors="replace") for rank in range(RANKS)]
-    lines = [[json.loads(line) for line in text.splitlines() if line[:1] == "{"] for text in texts]
-    logs = [path.read_text(errors="replace") for path in sorted(folder.glob("nccl-*"))]
-    about = next((line["about"] for line in lines[0] if "about" in line), "did not start")
-    print(f"  {time.monotonic() - begun:.0f} s; {about}; ranks ended with {codes}", flush=True)
-    wrong = 0
-    for line in lines[0]:
-        if "what" not in line:
-            continue
-        all_of = [one for of in lines for one in of if one.get("what") == line["what"]]
-        bad = sum(one["wrong"] for one in all_of)
-        wrong += bad
-        took = [name for name in line if name in ("ms_each", "ms", "processor_ms")]
-        figures = "".join(f", {name} {max(one[name] for one in all_of):.2f}" for name in took)
-        print(f"  {line['what']}: {line['count']} calls at {len(all_of)} ranks, {bad} wrong{figures}", flush=True)
-    hung = [f"rank {rank}: {line['hung']}" for rank, of in enumerate(lines) for line in of if "hung" in line]
-    for text in hung:
-        print(f"  HUNG: {text}", flush=True)
-    text = "\n".join(logs)
-    told = re.findall(r"sums(?: of this group)?[: ].*", text)
-    for one in dict.fromkeys(told[:2] + told[-6:]):
-        print(f"    {one}", flush=True)
-    added = sum(float(mb) for mb in re.findall(r"sums: ([\d.]+) MB by the GPU", text))
-    good = codes == [0] * RANKS and not wrong
-    if "OPTCC_GPU" not in more and added == 0:
-        print("  NOTHING was added by the GPU", flush=True)
-        good = False
-    if not good:
-        for rank in range(RANKS):
-            tail = (folder / f"err-{rank}").read_text(errors="replace").splitlines()[-45:]
-            said = [line for line in (logs[rank].splitlines() if rank < len(logs) else []) if "optcc" in line][-12:]
-            print(f"  rank {rank}:", *tail, *said, sep="\n    ", flush=True)
-    return good
+    found = read_part(title, folder, codes, "OPTCC_GPU" not in more)
+    found.seconds = time.monotonic() - begun
+    found.say()
+    return found
+
+
+def run_kernel(limit_s: float) -> list[dict[str, Any]]:
+    """Lines of `kernel_part`; the last one says so where it did not end."""
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, __file__, "--kernel"]
+    alone = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=env)
+    try:
+        text, ended = alone.communicate(timeout=limit_s)[0], alone.returncode == 0
+    except subprocess.TimeoutExpired:
+        alone.kill()
+        text, ended = alone.communicate()[0], False
+    lines: list[dict[str, Any]] = [json.loads(line) for line in text.splitlines() if line[:1] == "{"]
+    lines += [] if ended else [{"kernel": {}, "failed": "it did not end well"}]
+    for line in lines:
+        print("  ", json.dumps(line), flush=True)
+    return lines
 
 
 PARTS: tuple[tuple[str, str, float, dict[str, str]], ...] = (
-    ("beside other work", "beside", 75, {}),
-    ("all types and operations", "exact", 55, {}),
-    ("two communicators", "two", 45, {}),
+    ("beside other work", "beside", 120, {}),
+    ("all types and operations", "exact", 45, {}),
     ("CUDA graphs", "graphs", 40, {}),
     ("times", "times", 40, {}),
     ("times, processor alone", "times", 40, {"OPTCC_GPU": "off"}),
+    ("two communicators", "two", 30, {}),
+    ("two communicators, 8 connections", "two", 30, {"CUDA_DEVICE_MAX_CONNECTIONS": "8"}),
+    ("kernels are loaded", "loads", 40, {}),
+    ("kernels are loaded, processor alone", "loads", 40, {"OPTCC_GPU": "off"}),
 )
+TRIED = ("GPU", "blocks", "parts, KiB", "type", "jobs, KiB")
+ADDED = ("folded GPU += GPU", "folded GPU += host", "folded host += host", "copied GPU -> host")
+
+
+def page(kernel: list[dict[str, Any]], parts: list[Outcome], left_out: list[str], gpus: int) -> list[str]:
+    count = sum(row["count"] for part in parts for row in part.rows)
+    wrong = sum(row["wrong"] for part in parts for row in part.rows)
+    about = next((part.about for part in parts if not part.wrong), "")
+    lines = [
+        "# Sums on the GPU under NCCL",
+        "",
+        f"Made by `python3 -m benchmarks.bench_nccl_gpu`: {RANKS} ranks of stock torch, each a node of its own with",
+        f"two NICs of loopback (TCP), on {gpus} GPUs{', shared by MPS' if gpus < RANKS else ''}; AllReduce goes by",
+        f"[CollNet](nccl.md#allreduce-by-plans). {about}.",
+        "No real NIC, no GPUDirect, no NVLS, one GPU to a node.",
+        "",
+        "## Right, beside other work",
+        "",
+        f"{count} AllReduces, {wrong} results of ranks wrong. Every one is checked at every rank.",
+        "*Products*: two matrix products of 4096 x 4096 beside each call, on another stream.",
+        "",
+        *table(
+            ("part", "calls", "", "wrong", "ms a call", "result"),
+            [
+                (part.title, row["count"], row["what"], row["wrong"], shown(row.get("ms_each", "")),
+                 part.about if part.wrong else "ended")
+                for part in parts for row in part.rows or [{"count": 0, "what": "", "wrong": ""}]
+                if "processor_ms" not in row
+            ],
+        ),
+        *[f"Not run, for want of time: {title}." for title in left_out],
+        "",
+        "## Who added",
+        "",
+        "Of all ranks and communicators together, warming up included. *Late*: began after NCCL's kernel had ended.",
+        "*Without*: launches before the kernel was compiled, or with dozens of kernels waiting.",
+        "",
+        *table(
+            ("part", "GB by GPUs", "by processors", "GPUs' share", "kernels", "late", "launches for graphs", "without"),
+            [added(part) for part in parts if part.sums],
+        ),
+        "",
+        "## Times",
+        "",
+        "Of a call by itself; medians of 12, the slowest rank; and of all the rank's processors in it.",
+        "The ranks' bytes and sums share the processors of one machine.",
+        "",
+        *table(
+            ("who adds", "size", "ms", "ms of processors"),
+            [
+                ("processor" if "alone" in part.title else "GPU", row["what"],
+                 *map(shown, (row["ms"], row["processor_ms"])))
+                for part in parts for row in part.rows if "processor_ms" in row
+            ],
+        ),
+        "",
+        "## The kernel alone",
+        "",
+        "GB/s of folded or copied bytes, of jobs that a script gives without NCCL, one process to the GPU. *host* is",
+        "page-locked memory of the host, which the GPU reads over PCIe: under NCCL all sums are of two such buffers.",
+        "",
+        *table(
+            (*TRIED, *ADDED, ""),
+            [
+                (*(line["kernel"].get(name, "") for name in TRIED),
+                 *(shown(line.get("found", {}).get(name, "")) for name in ADDED), line.get("failed", ""))
+                for line in kernel
+            ],
+        ),
+    ]  # fmt: skip
+    return [*lines, "", made_with()]
+
+
+def added(part: Outcome) -> tuple[Any, ...]:
+    total = {name: sum(one[name] for one in part.sums) for name in SUMS_ARE}
+    gpu, processor = total["MB by the GPU"] / 1e3, total["MB by the processor"] / 1e3
+    share = f"{gpu / (gpu + processor):.0%}" if gpu + processor else ""
+    counts = (f"{total[name]:.0f}" for name in ("kernels", "late", "launches for graphs", "without"))
+    return (part.title, f"{gpu:.1f}", f"{processor:.1f}", share, *counts)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    asked = argparse.ArgumentParser(description=__doc__)
-    asked.add_argument("--budget-s", type=float, default=235.0, help="parts that do not begin in so long are left out")
-    asked.add_argument("--only", help="parts, such as kernel,beside,graphs")
+    asked = parser(__doc__, "bench-nccl-gpu")
+    asked.add_argument("--budget-s", type=float, default=225.0, help="parts that do not begin in so long are left out")
+    asked.add_argument("--only", help="parts, such as kernel,beside,graphs; no page is written")
     asked.add_argument("--logs", type=Path, help="keep what ranks and NCCL wrote in this folder")
     asked.add_argument("--kernel", action="store_true", help=argparse.SUPPRESS)
     asked.add_argument("--rank", type=int, help=argparse.SUPPRESS)
@@ -506,19 +655,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     from benchmarks.bench_nccl import shared_gpus
 
     only = given.only.split(",") if given.only else None
-    begun, good = time.monotonic(), True
+    begun, parts, left_out = time.monotonic(), list[Outcome](), list[str]()
+    kernel: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as name:
         if only is None or "kernel" in only:
             print("the kernel alone, GB/s", flush=True)
-            try:
-                env = {**os.environ, "PYTHONPATH": str(ROOT)}
-                alone = subprocess.run(
-                    [sys.executable, __file__, "--kernel"], timeout=70, check=False, cwd=ROOT, env=env
-                )
-                good &= alone.returncode == 0
-            except subprocess.TimeoutExpired:
-                print("  HUNG: the kernel alone did not end in 70 s", flush=True)
-                good = False
+            kernel = run_kernel(45)
         with shared_gpus(RANKS) as gpus:
             print(f"{gpus} GPUs for {RANKS} ranks", flush=True)
             for number, (title, part, limit_s, more) in enumerate(PARTS):
@@ -527,14 +669,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
                     continue
                 if left_s < 15:
                     print(f"not run, for want of time: {title}", flush=True)
+                    left_out.append(title)
                     continue
                 print(f"{time.monotonic() - begun:.0f} s: {title}", flush=True)
+                folder = (given.logs or Path(name)) / f"{number}-{part}"
                 try:
-                    good &= run_part(part, min(limit_s, left_s), (given.logs or Path(name)) / f"{number}-{part}", more)
+                    parts.append(run_part(title, part, min(limit_s, left_s), folder, more))
                 except Exception as error:  # the next part may say more
-                    print(f"  FAILED: {type(error).__name__}: {error}", flush=True)
-                    good = False
-    return 0 if good else 1
+                    parts.append(Outcome(title, wrong=True, about=f"{type(error).__name__}: {error}"))
+                    parts[-1].say()
+    if only is None:
+        write(given.output, page(kernel, parts, left_out, gpus), lambda cells: cells["type"] in ("", "float32"))
+    ill = [
+        line for line in kernel if "failed" in line or line["found"]["gone"] != 1 or line["found"].get("right", 1) != 1
+    ]
+    return 1 if ill or any(part.wrong for part in parts) else 0
 
 
 if __name__ == "__main__":

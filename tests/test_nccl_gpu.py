@@ -3,12 +3,17 @@ never comes; and what is missing leaves the sums to the processor, and is said."
 
 from __future__ import annotations
 
+import ctypes
 import re
+from ctypes import byref, c_uint64, c_void_p
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from tests.native_build import Mutant
+from benchmarks.bench_nccl_gpu import Job, Life
+from tests.native_build import LOOSE, Mutant, build
 from tests.nccl_ranks import Build, Outcome, loopback, played_cuda, run, sanitizing, shared_build
 
 pytestmark = pytest.mark.cc
@@ -53,10 +58,11 @@ def test_kernels_beside_nccls_add(built: Build, ranks: int, version: int) -> Non
     assert found["kernels"] > 3
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_launches_that_are_not_told_of_and_kernels_that_come_and_go_as_they_like(built: Build, seed: int) -> None:
+@pytest.mark.parametrize(("seed", "segment"), [(1, 131072), (2, 4096), (3, 131072)])
+def test_kernels_that_come_and_go_as_they_like(built: Build, seed: int, segment: int) -> None:
     """Hooks that come late or never, launches for graphs, kernels that end before their calls do or begin late."""
-    outcome = play(built, 2 + seed % 3, seed=str(seed), HARNESS_LAUNCHES="odd", PLAYED_CUDA_LATE_US="20000", calls="80")
+    more = {"HARNESS_LAUNCHES": "odd", "PLAYED_CUDA_LATE_US": "20000", "OPTCC_SEGMENT_BYTES": str(segment)}
+    outcome = play(built, 2 + seed % 3, seed=str(seed), calls="80", **more)
     assert not outcome.fault
     found = sums(outcome)
     assert found["graphs"] > 0
@@ -97,6 +103,42 @@ def test_what_fails_later_leaves_the_processor(built: Build, broken: str) -> Non
     assert "has not ended" not in "".join(outcome.logged)
 
 
+def late_jobs(lib: Any) -> bool:
+    """Whether a job is done that is given after the kernel has gone, and before anybody has looked whether it has."""
+    blocks, part, int8, total = 2, 128, 0, 300
+    lib.optcc_gpu_bytes.restype = c_uint64
+    room = np.zeros(lib.optcc_gpu_bytes(blocks) + 128, np.uint8)
+    to, origin = np.full(total, 3, np.int8), np.arange(total).astype(np.int8)
+    gpu, twin, life, ticket = c_void_p(), c_void_p(), Life(), c_uint64()
+    memory = c_void_p(room.ctypes.data + -room.ctypes.data % 128)
+    assert lib.optcc_gpu_open(memory, blocks, c_uint64(part), byref(gpu)) == 0
+    assert lib.optcc_gpu_look(gpu) != 0
+    for array in (to, origin):
+        assert lib.optcc_gpu_reach(gpu, c_void_p(array.ctypes.data), c_uint64(total)) == 0
+    assert lib.optcc_gpu_ask(gpu, int8, byref(life)) == 0
+    assert lib.optcc_gpu_twin_life(memory, blocks, int8, c_uint64(life.number), c_uint64(1), byref(twin)) == 0
+    while lib.optcc_gpu_look(gpu) != 0:
+        lib.optcc_gpu_twin_step(twin, 1)
+    c_uint64.from_address(life.over).value = life.number
+    while lib.optcc_gpu_twin_step(twin, 1):
+        pass
+    job = Job(to.ctypes.data, origin.ctypes.data, total, int8, 0, 1)
+    assert lib.optcc_gpu_job(gpu, byref(job), byref(ticket)) == 0
+    assert lib.optcc_gpu_done(gpu, ticket) != 0
+    assert lib.optcc_gpu_look(gpu) != 0
+    assert lib.optcc_gpu_done(gpu, ticket) == lib.optcc_gpu_gone(gpu) == 0
+    lib.optcc_gpu_twin_close(twin)
+    lib.optcc_gpu_close(gpu)
+    return bool((to == origin + np.int8(3)).all())
+
+
+def test_a_job_that_a_kernel_has_left_is_done(tmp_path: Path) -> None:
+    forgotten = Mutant("folder_gpu.c", "                do_slot(slot); /* else", "                ; /* else")
+    (tmp_path / "wrong").mkdir()
+    assert late_jobs(ctypes.CDLL(str(build(tmp_path))))
+    assert not late_jobs(ctypes.CDLL(str(build(tmp_path / "wrong", forgotten.planted(tmp_path / "wrong"), LOOSE))))
+
+
 def test_another_word_for_the_gpu_is_refused(built: Build) -> None:
     outcome = play(built, 2, OPTCC_GPU="on", calls="4", HARNESS_LIMIT_S="20")
     assert "OPTCC_GPU=on: expected auto" in outcome.logged[0]
@@ -107,9 +149,6 @@ def test_another_word_for_the_gpu_is_refused(built: Build) -> None:
 
 
 MUTANTS = {
-    "jobs of a kernel that has gone are forgotten": Mutant(
-        "folder_gpu.c", "                do_slot(slot); /* else", "                ; /* else"
-    ),
     "a kernel is believed to be there before it is": Mutant(
         "folder_gpu.c", "        if (!all_say(g, BEGUN, next) ||", "        if ("
     ),
@@ -131,11 +170,12 @@ MUTANTS = {
 def found(mutant: str, folder: Path) -> bool:
     built = Build.wrong(folder, MUTANTS[mutant])
     more = {"HARNESS_LAUNCHES": "odd", "HARNESS_LIMIT_S": "25", "OPTCC_RETURN_S": "5", "calls": "150"}
+    more["OPTCC_SEGMENT_BYTES"] = "4096"  # what comes is more messages than a connection has slots
     return any(play(built, 3, seed=str(seed), **more).fault for seed in (1, 2))
 
 
-def test_jobs_that_are_forgotten_are_found(tmp_path: Path) -> None:
-    assert found("jobs of a kernel that has gone are forgotten", tmp_path)
+def test_a_slot_that_is_used_again_is_found(tmp_path: Path) -> None:
+    assert found("a slot is used again while it is read", tmp_path)
 
 
 @pytest.mark.long

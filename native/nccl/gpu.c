@@ -32,9 +32,9 @@
 extern const char optcc_fold_source[]; /* runtime/devices/kernels/fold.cu, by build.py */
 
 /* The blocks are taken from the user's kernels: 16 of an H200's 132 multiprocessors.
- * A part is a segment, as the plugin has them unless told otherwise, so what comes is one block's work, and blocks work at
- * several segments at once. What a block does between two parts takes as long as some ten KiB: with parts of 32 KiB
- * the same jobs took twice as long in host memory, and five times in the GPU's (benchmarks/bench_nccl_gpu.py). */
+ * A part is a segment, as the plugin has them unless told otherwise: what comes is one block's work, and blocks work at
+ * several segments at once. Halved, there are twice as many, each with its cost: with parts of 32 KiB the same jobs took
+ * twice as long in host memory, and five times in a GPU's (an H200, benchmarks/bench_nccl_gpu.py). */
 enum { BLOCKS = 16, THREADS = 512, PART_BYTES = 131072, GROUPS = 256, LINE = 128 };
 static const uint64_t GONE_NS = UINT64_C(5000000000); /* a kernel that has been told to end has ended by then */
 
