@@ -121,7 +121,7 @@ static void load_builtins(const void *function)
 /* Beside what the process has of CUDA already, as packages of Python lay it out. */
 static int beside(struct dl_phdr_info *info, size_t size, void *found)
 {
-    static const char *const places[] = {"", "/../../cuda_nvrtc/lib", "/../../cu13/lib", "/../../cuda_nvrtc/lib"};
+    static const char *const places[] = {"", "/../../cuda_nvrtc/lib", "/../../cu13/lib"};
     const char *const name = info->dlpi_name ? strrchr(info->dlpi_name, '/') : NULL;
     char folder[PATH_MAX];
     (void)size;
@@ -375,7 +375,8 @@ struct seat *gpu_open(uint64_t communicator)
     if (!net_process()->settings.gpu)
         why = "OPTCC_GPU=off";
     else if (!communicator || !told)
-        why = "NCCL is older than 2.28, or NCCL_PROFILER_PLUGIN names another library, and does not say when it launches kernels";
+        why = "NCCL is older than 2.28, or NCCL_PROFILER_PLUGIN names another library, and does not say when it launches "
+              "kernels";
     else if (!(why = load_all()) && (cuda.cuCtxGetCurrent(&context) || !context))
         why = "the thread that connects has no GPU";
     pthread_mutex_lock(&lock);
@@ -401,8 +402,8 @@ struct seat *gpu_open(uint64_t communicator)
         }
     }
     pthread_mutex_unlock(&one_at_a_time);
-    tell_line(0, "sums of this group are the %s%s", s ? "GPU's, while a kernel of ours runs beside NCCL's" : "processor's: ",
-              s ? "" : why);
+    tell_line(0, "sums of this group are the %s%s",
+              s ? "GPU's, while a kernel of ours runs beside NCCL's" : "processor's: ", s ? "" : why);
     return s;
 }
 

@@ -488,13 +488,11 @@ static int begin(struct group *g, struct call *c, const struct grant *grant)
 {
     uint64_t at;
     c->work = c->to;
-    if (c->kind == ALLREDUCE) {
-        ; /* see `bring` */
-    } else if (c->kind == ALLGATHER) {
+    if (c->kind == ALLGATHER) {
         const uint64_t own = part_of(c, g->rank, &at);
         if (c->to + at != c->from && own)
             memmove(c->to + at, c->from, own);
-    } else {
+    } else if (c->kind == REDUCE_SCATTER) {
         if (!(c->scratch = malloc(c->bytes + 1)))
             return OPTCC_MEMORY;
         memcpy(c->scratch, c->from, c->bytes);
@@ -1021,8 +1019,8 @@ static int meet(struct group *g, void *const *raw, void *listener, struct limit 
     return good;
 }
 
-/* No job of ours reads or writes any more, or the GPU does not answer. What has not begun never does: the
- * memory that it is about may be gone. */
+/* No job of ours reads or writes any more, or the GPU does not answer. What has not begun never does: the memory that it
+ * is about may be gone. */
 static void settle(struct group *g)
 {
     const struct optcc_source *rows = &OPTCC_ROWS_SOURCE;
@@ -1145,8 +1143,8 @@ nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *lis
     return NCCL_SUCCESS;
 }
 
-/* NCCL's memory: all of it is host memory, and needs nothing but that the GPU's kernel may be told of it. NCCL must ask for it back (which it does not for a
- * region of NULL): it frees it after that, and closes the group only then. */
+/* NCCL's memory: all of it is host memory, and needs nothing but that the GPU's kernel may be told of it. NCCL must ask
+ * for it back (which it does not for a region of NULL): it frees it after that, and closes the group only then. */
 nccl_result_t group_register(void *group, void *data, size_t size, int type, void **region)
 {
     struct group *g = group;

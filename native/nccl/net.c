@@ -176,7 +176,8 @@ static int read_settings(struct settings *s)
                 "rdma, tcp, or auto (RDMA devices where there are any)", &wires) ||
         !choice("OPTCC_COLLNET", (const char *const[3]){[IF_DEGRADED] = "auto", [ALWAYS] = "always", [NEVER] = "never"},
                 "auto (where now.plan has slow nodes), always or never", &collnet) ||
-        !choice("OPTCC_GPU", (const char *const[3]){"auto", "off"}, "auto (sums on the GPU where that can be) or off", &no_gpu))
+        !choice("OPTCC_GPU", (const char *const[3]){"auto", "off"}, "auto (sums on the GPU where that can be) or off",
+                &no_gpu))
         return 0;
     if (segment % 4096) {
         WARN("OPTCC_SEGMENT_BYTES=%llu: expected a multiple of 4096", (unsigned long long)segment);
@@ -186,7 +187,8 @@ static int read_settings(struct settings *s)
                            .segment_bytes = (uint32_t)segment, .window_bytes = (uint32_t)window, .all_lanes = lanes,
                            .suspect_ns = suspect_ms * MILLISECOND_NS, .return_ns = return_s * SECOND_NS,
                            .connect_ns = connect_s * SECOND_NS, .spin_ns = spin_us * 1000,
-                           .gpu = !no_gpu, .rates = rates && *rates ? rates : NULL, .plans = plans && *plans ? plans : NULL};
+                           .gpu = !no_gpu, .rates = rates && *rates ? rates : NULL,
+                           .plans = plans && *plans ? plans : NULL};
     return 1;
 }
 

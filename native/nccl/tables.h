@@ -1,5 +1,5 @@
-/* NCCL's interface to network plugins, versions 8 to 12, to tuners, versions 4 and 5, and to profilers, 5, declared anew: the types that
- * cross it, in the order and with the widths that NCCL has. Facts from NCCL's public headers and its page on plugins
+/* NCCL's interface to network plugins, versions 8 to 12, to tuners, versions 4 and 5, and to profilers, version 5,
+ * declared anew: the types that cross it, in the order and with the widths that NCCL has. Facts from NCCL's public headers and its page on plugins
  * (src/include/plugin/net/net_v8.h to net_v12.h, src/include/plugin/tuner/tuner_v4.h and tuner_v5.h,
  * src/include/plugin/nccl_profiler.h and profiler/profiler_v5.h, and plugins/net/README.md of github.com/NVIDIA/nccl,
  * 2.30.7).
