@@ -88,7 +88,7 @@ def played_cuda(build: Build, flags: str = "-O2") -> dict[str, str]:
         "LD_LIBRARY_PATH": str(folder),
         "HARNESS_LAUNCHES": "all",
         "OPTCC_COLLNET": "always",
-        "OPTCC_COLLNET_BYTES": "0",
+        "OPTCC_COLLNET_BYTES": "1",
     }
 
 
