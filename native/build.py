@@ -1,7 +1,7 @@
 """Compile native/*.c to one shared library: python native/build.py OUTPUT
 
-Where OUTPUT is called libnccl-net-optcc.so, native/nccl/*.c goes in as well, and the source of the GPU's kernel as text;
-only the tables for NCCL show.
+Where OUTPUT is called libnccl-net-optcc.so, native/nccl/*.c goes in as well, and the source of the GPU's kernel as
+text; only the tables for NCCL show.
 
 Any C compiler does, and no header of Python is needed. CC names it, else it is cc, else the one of the package ziglang
 where that is installed. CFLAGS are added.
