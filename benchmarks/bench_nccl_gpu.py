@@ -94,7 +94,8 @@ def kernel_alone(gpu: int, blocks: int, part: int, dtype: str, job_bytes: int) -
     lib.optcc_gpu_bytes.restype = c_uint64
     cupy.cuda.Device(gpu).use()
     source = (ROOT / "runtime" / "devices" / "kernels" / "fold.cu").read_text(encoding="utf-8")
-    options = (f"-DTYPE_{dtype}", "-DLIFE_ALONE", "-std=c++17")
+    # A module of its own for each case: cupy loads the same source with the same options once.
+    options = (f"-DTYPE_{dtype}", "-DLIFE_ALONE", f"-DCASE={blocks}000{part}000{job_bytes}", "-std=c++17")
     kernel = cupy.RawModule(code=source, options=options).get_function("serve_life")
     stream = cupy.cuda.Stream(non_blocking=True)
     whole = 256 * MIB

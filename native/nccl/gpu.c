@@ -269,7 +269,7 @@ struct hook { /* a communicator, as the profiler's side has it */
 };
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* no CUDA is called with it, and the engine's thread wants it never */
-static struct seat *seats;
+static struct seat *seats, *left; /* left: over, and a kernel may use them yet, so they stay */
 static struct hook *hooks;
 
 struct optcc_gpu *gpu_of(struct seat *seat) { return seat->gpu; }
@@ -443,6 +443,10 @@ void gpu_close(struct seat *seat)
     net_tell(0, line);
     if (launches || optcc_gpu_gone(seat->gpu) != OPTCC_OK) {
         net_tell(1, "a kernel of ours has not ended: its memory stays");
+        pthread_mutex_lock(&lock);
+        seat->next = left;
+        left = seat;
+        pthread_mutex_unlock(&lock);
         return;
     }
     if (cuda.cuCtxPushCurrent_v2(seat->context))

@@ -395,8 +395,9 @@ SERVE(max, Max)
 #endif
 
 // What block 0 has seen of the host's memory, for the others: the life that may take jobs, its first job; the life that is
-// over. Each read of the host's memory is a way there and back, and those of one word by all blocks seem to go one after
-// another: where all read `over`, a part of a job cost an H200 1.3 us, with 8 as with 64 blocks.
+// over. So a loaded module is one folder's: numbers of lives never come again. Each read of the host's memory is a way
+// there and back, and those of one word by all blocks seem to go one after another: where all read `over`, an H200 folded
+// 97 GB/s in its own memory, and 249 where block 0 alone does.
 __device__ u64 relayed[3];
 
 // A life of a kernel that comes and goes: it says that it is there, waits until the engine has said with which job it
