@@ -58,7 +58,7 @@ wheel: $(VENV)/ready
 	tools/wheel.sh $(VENV)
 
 # What optcc itself needs.
-NATIVE := setup.py $(wildcard native/*) $(wildcard native/nccl/*)
+NATIVE := setup.py $(wildcard native/*) $(wildcard native/nccl/*) runtime/devices/kernels/fold.cu
 $(VENV)/ready: requirements.lock pyproject.toml tools/setup.sh $(NATIVE)
 	tools/setup.sh $(VENV) $<
 	touch $@

@@ -32,6 +32,7 @@ class Wheel(bdist_wheel):
 
 
 sources = [str(path) for path in sorted(NATIVE.rglob("*")) if path.suffix in (".c", ".h", ".py", ".map")]
+sources.append("runtime/devices/kernels/fold.cu")  # the plugin for NCCL has its text in it
 setup(
     ext_modules=[Extension(f"optcc.{name}", [], depends=sources) for name in ("liboptcc", "libnccl-net-optcc")],
     cmdclass={"build_ext": Library, "bdist_wheel": Wheel},

@@ -457,10 +457,42 @@ int optcc_gpu_idle(struct optcc_gpu *gpu);
 /* The collective has ended: so does the kernel, and its stream goes on. BAD: none was launched. */
 int optcc_gpu_end(struct optcc_gpu *gpu);
 
+/* A job of its own, beside those of programs: OK and a ticket, AGAIN or LOST; then whether it is done, as a folder has it. */
+int optcc_gpu_job(struct optcc_gpu *gpu, const struct optcc_job *job, uint64_t *ticket);
+int optcc_gpu_done(const struct optcc_gpu *gpu, uint64_t ticket);
+
+/* Kernels that come and go, in place of `launch` and `end`: each is a life, of one type, of the kernel `serve_life`, on the
+ * stream of the one before. Without one, and for memory that is not reached, the processor does the jobs.
+ *
+ * By who launches kernels, one thread at a time: `ask` before a launch: OK; AGAIN: dozens have not gone; BAD. Where the
+ * launch has failed `unask`. When the life's `over` is set to its number, it ends.
+ * By the engine's thread: `look` before each round: OK: jobs go to a kernel; AGAIN: to the processor. `gone`: OK: no kernel is
+ * there or will come; then all jobs are done after a `look`. */
+struct optcc_gpu_life { /* what the kernel is given */
+    uint64_t number, count;
+    const void *slots;
+    void *lines, *lives, *over;
+};
+struct optcc_gpu_counts {
+    uint64_t given_bytes, beside_bytes; /* by the kernel, and by the processor in its place */
+    uint64_t lives, missed, left;       /* that took jobs; that came after all was over; jobs that the processor did late */
+};
+int optcc_gpu_ask(struct optcc_gpu *gpu, enum optcc_type type, struct optcc_gpu_life *life);
+void optcc_gpu_unask(struct optcc_gpu *gpu);
+int optcc_gpu_look(struct optcc_gpu *gpu);
+int optcc_gpu_gone(const struct optcc_gpu *gpu);
+void optcc_gpu_count(const struct optcc_gpu *gpu, struct optcc_gpu_counts *counts);
+/* Memory that kernels reach at the same address; `forget` what begins there. OK, MEMORY, or BAD: 256 pieces. */
+int optcc_gpu_reach(struct optcc_gpu *gpu, const void *memory, uint64_t bytes);
+void optcc_gpu_forget(struct optcc_gpu *gpu, const void *memory);
+
 /* What the kernel does, on the processor: where there is no GPU. `step` looks at `most` blocks, drawn from a seed, does
  * the next job of each if it is there, and returns how many blocks have not ended. */
 int optcc_gpu_twin_open(void *memory, uint32_t blocks, enum optcc_type type, enum optcc_op op, uint64_t first,
                         uint64_t seed, struct optcc_gpu_twin **twin);
+/* The twin of a life. */
+int optcc_gpu_twin_life(void *memory, uint32_t blocks, enum optcc_type type, uint64_t life, uint64_t seed,
+                        struct optcc_gpu_twin **twin);
 uint32_t optcc_gpu_twin_step(struct optcc_gpu_twin *twin, uint32_t most);
 void optcc_gpu_twin_close(struct optcc_gpu_twin *twin);
 

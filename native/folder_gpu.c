@@ -8,12 +8,21 @@
  *   slot   four words. The upper 16 bits of each say which round of the slots it is of, so that a block that has read
  *          them all of one round has read them whole, by one access, whatever the order in which they came.
  *            0  where to: address       1  where from: address
- *            2  bytes, and above them what to do: enum task    3  nothing
- *   word   by block, a line each: jobs of that block that are done, for ever
+ *            2  bytes, and above them what to do: enum task; the operation and the type of a fold    3  nothing
+ *   line   by block: jobs of that block that are done, for ever; which life has begun there, and which has gone
+ *   lives  which life may take jobs, and with which number it begins; a word for each that says that it is over
  *
- * Before a collective each block is given a job of nothing, which tells that the kernel runs and so that all is done
- * that its stream had to do before; after it each is given one that ends it. `serve` in runtime/devices/kernels/fold.cu
- * is the kernel; the twin below does the same on the processor, for tests and where there is no GPU.
+ * A communicator starts a kernel for each collective. Before it each block is given a job of nothing, which tells that
+ * the kernel runs and so that all is done that its stream had to do before; after it each is given one that ends it.
+ *
+ * Under NCCL a kernel comes and goes beside NCCL's (nccl/gpu.c), and nobody here knows when: it may come late, or never,
+ * and may go while jobs wait. Each of these lives has a number. All blocks say that it is there; then, and not before,
+ * it is given jobs. When its word says that it is over each block does what lies there, says that it has gone, and does
+ * nothing any more; what it has left the processor does. While no life may take jobs, and where a job's memory is not
+ * among what the GPU reaches or its type is not the kernel's, the processor does the job, at once.
+ *
+ * `serve` in runtime/devices/kernels/fold.cu is the kernel; the twin below does the same on the processor, for tests and
+ * where there is no GPU.
  */
 #include "engine.h"
 
@@ -27,27 +36,46 @@ enum {
     MOST_BLOCKS = 64,   /* a power of two, as SLOTS is: a slot is always of the same block */
     MOST_PARTS = 256,   /* of a job */
     LINE_WORDS = 16,    /* of the words that blocks write */
+    LIVES = 32,         /* that are asked for and have not gone */
+    MOST_REACHED = 256, /* pieces of memory */
     ROUND_BIT = 48,     /* of a slot's words, from which on they say the round */
-    TASK_BIT = 32,      /* of its third word, from which on it says what to do */
+    TASK_BIT = 32,      /* of its third word, from which on it says what to do, */
+    OP_BIT = 40,        /* by which operation */
+    TYPE_BIT = 44,      /* and of which type */
     TICKET_BIT = 16     /* of a ticket, from which on it says the first part; below, how many there are */
 };
 
 enum task { NOTHING, COPY, FOLD, END };
+enum line { DONE, BEGUN, GONE };         /* words of a block's line */
+enum lives { MAY, FIRST, OVER = LINE_WORDS }; /* words behind the slots; LIVES from OVER on */
 
 typedef _Atomic uint64_t word;
 
+struct reached {
+    uint64_t at, bytes;
+};
+
 struct optcc_gpu {
-    word *done, *slot;
+    word *done, *slot, *lives;
     uint32_t blocks;
     uint64_t part_bytes;
     uint64_t next, unfinished; /* jobs: the next one's number; all below are known to be done */
     enum optcc_type type;
     enum optcc_op op;
     int running;
+    /* lives; `asked` and `types` are written by who launches kernels */
+    _Atomic uint64_t asked, gone; /* numbers: the last one asked for; all up to it have gone */
+    uint8_t types[LIVES];
+    int comes;                    /* kernels come and go here */
+    uint64_t life;                /* it may take jobs; 0: none */
+    struct reached *reached;
+    uint32_t pieces;
+    struct optcc_gpu_counts counts;
 };
 
 struct optcc_gpu_twin {
-    word *done, *slot;
+    word *done, *slot, *lives;
+    uint64_t life; /* 0: it is told by jobs when to end */
     uint32_t blocks, ended;
     uint64_t next[MOST_BLOCKS];
     uint8_t over[MOST_BLOCKS]; /* what comes after its END is the next kernel's */
@@ -60,7 +88,7 @@ static uint64_t round_of(uint64_t number) { return (number / SLOTS + 1) & 0xffff
 
 uint64_t optcc_gpu_bytes(uint32_t blocks)
 {
-    return ((uint64_t)blocks * LINE_WORDS + SLOTS * SLOT_WORDS) * sizeof(word);
+    return ((uint64_t)blocks * LINE_WORDS + SLOTS * SLOT_WORDS + OVER + LIVES) * sizeof(word);
 }
 
 uint64_t optcc_gpu_slots(uint32_t blocks, uint64_t *offset)
@@ -85,11 +113,17 @@ int optcc_gpu_open(void *memory, uint32_t blocks, uint64_t part_bytes, struct op
     memset(memory, 0, optcc_gpu_bytes(blocks));
     *g = (struct optcc_gpu){.done = memory, .slot = (word *)memory + (uint64_t)blocks * LINE_WORDS, .blocks = blocks,
                             .part_bytes = part_bytes};
+    g->lives = g->slot + SLOTS * SLOT_WORDS;
     *gpu = g;
     return OPTCC_OK;
 }
 
-void optcc_gpu_close(struct optcc_gpu *g) { free(g); }
+void optcc_gpu_close(struct optcc_gpu *g)
+{
+    if (g)
+        free(g->reached);
+    free(g);
+}
 
 /* ---- giving jobs ------------------------------------------------------------------------------------------------- */
 
@@ -106,22 +140,75 @@ static int all_done(struct optcc_gpu *g)
     return g->unfinished == g->next;
 }
 
-static void put(struct optcc_gpu *g, enum task task, uint64_t to, uint64_t from, uint64_t bytes)
+/* task : and, of a fold, its operation and type */
+static void put(struct optcc_gpu *g, uint64_t task, uint64_t to, uint64_t from, uint64_t bytes)
 {
     const uint64_t mark = round_of(g->next) << ROUND_BIT;
     word *const slot = g->slot + g->next++ % SLOTS * SLOT_WORDS;
     atomic_store_explicit(&slot[0], mark | to, memory_order_relaxed);
     atomic_store_explicit(&slot[1], mark | from, memory_order_relaxed);
-    atomic_store_explicit(&slot[2], mark | (uint64_t)task << TASK_BIT | bytes, memory_order_release);
+    atomic_store_explicit(&slot[2], mark | task << TASK_BIT | bytes, memory_order_release);
+}
+
+static int reaches(const struct optcc_gpu *g, uint64_t at, uint64_t bytes)
+{
+    for (uint32_t i = 0; i < g->pieces; i++)
+        if (at >= g->reached[i].at && at - g->reached[i].at <= g->reached[i].bytes &&
+            bytes <= g->reached[i].bytes - (at - g->reached[i].at))
+            return 1;
+    return 0;
+}
+
+/* What a slot says, by the processor. */
+static void do_slot(const word *slot)
+{
+    uint64_t said[3];
+    for (int i = 0; i < 3; i++)
+        said[i] = atomic_load_explicit(&slot[i], memory_order_acquire) & ((UINT64_C(1) << ROUND_BIT) - 1);
+    void *const to = (void *)(uintptr_t)said[0];
+    const void *const from = (const void *)(uintptr_t)said[1];
+    const uint64_t bytes = said[2] & UINT32_MAX;
+    const enum optcc_type type = (enum optcc_type)(said[2] >> TYPE_BIT & 15);
+    switch (said[2] >> TASK_BIT & 255) {
+    case COPY:
+        memcpy(to, from, bytes);
+        break;
+    case FOLD:
+        optcc_fold(type, (enum optcc_op)(said[2] >> OP_BIT & 15), to, from, bytes / optcc_type_bytes(type));
+        break;
+    default:
+        break;
+    }
+}
+
+/* The processor does it, at once: whether it is one for the processor. */
+static int beside(struct optcc_gpu *g, const struct optcc_job *job, uint64_t to, uint64_t from)
+{
+    if (!g->comes || (g->life && g->running && (!job->fold || job->type == g->type) &&
+                      job->bytes <= OPTCC_MAX_SEGMENT && reaches(g, to, job->bytes) && reaches(g, from, job->bytes)))
+        return 0;
+    if (job->fold)
+        optcc_fold((enum optcc_type)job->type, (enum optcc_op)job->op, job->to, job->from,
+                   job->bytes / optcc_type_bytes((enum optcc_type)job->type));
+    else
+        memcpy(job->to, job->from, job->bytes);
+    g->counts.beside_bytes += job->bytes;
+    return 1;
 }
 
 static int begin(void *self, const struct optcc_job *job, uint64_t *ticket)
 {
     struct optcc_gpu *g = self;
     const uint64_t to = (uintptr_t)job->to, from = (uintptr_t)job->from, beyond = UINT64_C(1) << ROUND_BIT;
+    *ticket = 0;
+    if (beside(g, job, to, from))
+        return OPTCC_OK;
     if (!g->running || job->bytes > OPTCC_MAX_SEGMENT || to >= beyond || from >= beyond ||
-        (job->fold && (job->type != g->type || job->op != g->op)))
+        (job->fold && (job->type != g->type || (!g->comes && job->op != g->op))))
         return OPTCC_LOST;
+    const uint64_t task = job->fold ? FOLD | (uint64_t)job->op << (OP_BIT - TASK_BIT) |
+                                          (uint64_t)job->type << (TYPE_BIT - TASK_BIT)
+                                    : COPY;
     const uint64_t asked = (job->bytes + g->part_bytes - 1) / g->part_bytes;
     const uint64_t parts = asked > MOST_PARTS ? MOST_PARTS : asked;
     const uint64_t step = parts ? ((job->bytes + parts - 1) / parts + 127) / 128 * 128 : 0;
@@ -133,7 +220,8 @@ static int begin(void *self, const struct optcc_job *job, uint64_t *ticket)
     }
     *ticket = g->next << TICKET_BIT;
     for (uint64_t at = 0; at < job->bytes; at += step, ++*ticket)
-        put(g, job->fold ? FOLD : COPY, to + at, from + at, job->bytes - at < step ? job->bytes - at : step);
+        put(g, task, to + at, from + at, job->bytes - at < step ? job->bytes - at : step);
+    g->counts.given_bytes += job->bytes;
     return OPTCC_OK;
 }
 
@@ -148,6 +236,9 @@ static int done(void *self, uint64_t ticket)
 }
 
 static const struct optcc_folder FOLDER = {begin, done, 0};
+
+int optcc_gpu_job(struct optcc_gpu *g, const struct optcc_job *job, uint64_t *ticket) { return begin(g, job, ticket); }
+int optcc_gpu_done(const struct optcc_gpu *g, uint64_t ticket) { return done((void *)(uintptr_t)g, ticket); }
 
 int optcc_gpu_use(struct optcc_gpu *g, struct optcc_program *program, void *early)
 {
@@ -186,6 +277,109 @@ int optcc_gpu_end(struct optcc_gpu *g)
     return OPTCC_OK;
 }
 
+/* ---- kernels that come and go ------------------------------------------------------------------------------------- */
+
+int optcc_gpu_reach(struct optcc_gpu *g, const void *memory, uint64_t bytes)
+{
+    if (!g->reached && !(g->reached = calloc(MOST_REACHED, sizeof *g->reached)))
+        return OPTCC_MEMORY;
+    if (g->pieces == MOST_REACHED)
+        return OPTCC_BAD;
+    g->reached[g->pieces++] = (struct reached){(uintptr_t)memory, bytes};
+    return OPTCC_OK;
+}
+
+void optcc_gpu_forget(struct optcc_gpu *g, const void *memory)
+{
+    for (uint32_t i = 0; i < g->pieces; i++)
+        if (g->reached[i].at == (uintptr_t)memory) {
+            g->reached[i] = g->reached[--g->pieces];
+            return;
+        }
+}
+
+int optcc_gpu_ask(struct optcc_gpu *g, enum optcc_type type, struct optcc_gpu_life *life)
+{
+    const uint64_t number = atomic_load_explicit(&g->asked, memory_order_relaxed) + 1;
+    if (!optcc_type_bytes(type))
+        return OPTCC_BAD;
+    if (number > atomic_load_explicit(&g->gone, memory_order_acquire) + LIVES)
+        return OPTCC_AGAIN;
+    *life = (struct optcc_gpu_life){.number = number, .slots = g->slot, .count = SLOTS, .lines = g->done,
+                                    .lives = g->lives, .over = g->lives + OVER + number % LIVES};
+    g->types[number % LIVES] = (uint8_t)type;
+    atomic_store_explicit(&g->asked, number, memory_order_release);
+    return OPTCC_OK;
+}
+
+void optcc_gpu_unask(struct optcc_gpu *g) { atomic_fetch_sub(&g->asked, 1); }
+
+static int all_say(const struct optcc_gpu *g, enum line what, uint64_t life)
+{
+    for (uint32_t b = 0; b < g->blocks; b++)
+        if (atomic_load_explicit(&g->done[b * LINE_WORDS + what], memory_order_acquire) != life)
+            return 0;
+    return 1;
+}
+
+/* No kernel takes jobs: the processor does what is left of them. */
+static void do_the_rest(struct optcc_gpu *g)
+{
+    for (uint32_t b = 0; b < g->blocks; b++) {
+        word *const said = &g->done[b * LINE_WORDS + DONE];
+        uint64_t jobs = atomic_load_explicit(said, memory_order_acquire);
+        for (; jobs * g->blocks + b < g->next; jobs++) {
+            const word *const slot = g->slot + (jobs * g->blocks + b) % SLOTS * SLOT_WORDS;
+            const uint64_t low = (UINT64_C(1) << ROUND_BIT) - 1, bytes = atomic_load(&slot[2]) & UINT32_MAX;
+            g->counts.left++;
+            if (reaches(g, atomic_load(&slot[0]) & low, bytes) && reaches(g, atomic_load(&slot[1]) & low, bytes))
+                do_slot(slot); /* else its memory has been taken back meanwhile, and nobody waits for it */
+        }
+        atomic_store_explicit(said, jobs, memory_order_release);
+    }
+    all_done(g);
+}
+
+int optcc_gpu_look(struct optcc_gpu *g)
+{
+    g->comes = 1;
+    if (g->life) {
+        if (atomic_load_explicit(&g->lives[OVER + g->life % LIVES], memory_order_acquire) == g->life)
+            g->running = 0; /* it is given no more */
+        if (all_say(g, GONE, g->life)) {
+            do_the_rest(g);
+            atomic_store_explicit(&g->gone, g->life, memory_order_release);
+            g->life = 0;
+            g->running = 0;
+        }
+    }
+    while (!g->life && atomic_load(&g->gone) < atomic_load_explicit(&g->asked, memory_order_acquire)) {
+        const uint64_t next = atomic_load(&g->gone) + 1;
+        if (all_say(g, GONE, next)) { /* it was over before it began */
+            atomic_store_explicit(&g->gone, next, memory_order_release);
+            g->counts.missed++;
+            continue;
+        }
+        if (!all_say(g, BEGUN, next) ||
+            atomic_load_explicit(&g->lives[OVER + next % LIVES], memory_order_acquire) == next)
+            break;
+        g->life = next;
+        g->running = 1;
+        g->type = (enum optcc_type)g->types[next % LIVES];
+        g->counts.lives++;
+        atomic_store_explicit(&g->lives[FIRST], g->next, memory_order_relaxed);
+        atomic_store_explicit(&g->lives[MAY], next, memory_order_release);
+    }
+    return g->life && g->running ? OPTCC_OK : OPTCC_AGAIN;
+}
+
+int optcc_gpu_gone(const struct optcc_gpu *g)
+{
+    return atomic_load(&g->gone) == atomic_load(&g->asked) ? OPTCC_OK : OPTCC_AGAIN;
+}
+
+void optcc_gpu_count(const struct optcc_gpu *g, struct optcc_gpu_counts *counts) { *counts = g->counts; }
+
 /* ---- the twin ---------------------------------------------------------------------------------------------------- */
 
 int optcc_gpu_twin_open(void *memory, uint32_t blocks, enum optcc_type type, enum optcc_op op, uint64_t first,
@@ -205,36 +399,65 @@ int optcc_gpu_twin_open(void *memory, uint32_t blocks, enum optcc_type type, enu
     return OPTCC_OK;
 }
 
+int optcc_gpu_twin_life(void *memory, uint32_t blocks, enum optcc_type type, uint64_t life, uint64_t seed,
+                        struct optcc_gpu_twin **twin)
+{
+    const int result = life ? optcc_gpu_twin_open(memory, blocks, type, OPTCC_SUM, 0, seed, twin) : OPTCC_BAD;
+    if (result == OPTCC_OK) {
+        (*twin)->lives = (*twin)->slot + SLOTS * SLOT_WORDS;
+        (*twin)->life = life;
+    }
+    return result;
+}
+
 void optcc_gpu_twin_close(struct optcc_gpu_twin *t) { free(t); }
+
+/* A block that is not there yet, or whose life is over, has something else to do than jobs: whether it has. */
+static int lives(struct optcc_gpu_twin *t, uint32_t block, int idle)
+{
+    word *const line = t->done + block * LINE_WORDS;
+    const uint64_t may = atomic_load_explicit(&t->lives[MAY], memory_order_acquire);
+    const int over = atomic_load_explicit(&t->lives[OVER + t->life % LIVES], memory_order_acquire) == t->life;
+    if (atomic_load(&line[BEGUN]) != t->life) {
+        atomic_store(&line[BEGUN], t->life);
+        t->next[block] = UINT64_MAX;
+        return 1;
+    }
+    if (t->next[block] == UINT64_MAX && may == t->life) {
+        const uint64_t first = atomic_load_explicit(&t->lives[FIRST], memory_order_relaxed);
+        t->next[block] = first + (block + t->blocks - first % t->blocks) % t->blocks;
+        return 1;
+    }
+    if (over && (idle || t->next[block] == UINT64_MAX)) {
+        t->over[block] = 1;
+        t->ended++;
+        atomic_store_explicit(&line[GONE], t->life, memory_order_release);
+        return 1;
+    }
+    return t->next[block] == UINT64_MAX;
+}
 
 /* The next job of a block, if it is there: whether it was. */
 static int serve(struct optcc_gpu_twin *t, uint32_t block)
 {
-    const uint64_t number = t->next[block], low = (UINT64_C(1) << ROUND_BIT) - 1;
-    uint64_t read[3];
-    if (t->over[block])
+    if (t->over[block] || (t->life && lives(t, block, 0)))
         return 0;
+    const uint64_t number = t->next[block];
+    word *const slot = t->slot + number % SLOTS * SLOT_WORDS;
+    uint64_t task = 0;
     for (int i = 0; i < 3; i++) {
-        read[i] = atomic_load_explicit(&t->slot[number % SLOTS * SLOT_WORDS + (uint64_t)i], memory_order_acquire);
-        if (read[i] >> ROUND_BIT != round_of(number))
-            return 0;
+        const uint64_t read = atomic_load_explicit(&slot[i], memory_order_acquire);
+        if (read >> ROUND_BIT != round_of(number))
+            return t->life && lives(t, block, 1);
+        task = read >> TASK_BIT;
     }
-    void *const to = (void *)(uintptr_t)(read[0] & low);
-    const void *const from = (const void *)(uintptr_t)(read[1] & low);
-    const uint64_t bytes = read[2] & UINT32_MAX;
-    switch ((read[2] & low) >> TASK_BIT) {
-    case COPY:
-        memcpy(to, from, bytes);
-        break;
-    case FOLD:
-        optcc_fold(t->type, t->op, to, from, bytes / optcc_type_bytes(t->type));
-        break;
-    case END:
+    if ((task & 255) == FOLD && ((task >> (TYPE_BIT - TASK_BIT) & 15) != t->type ||
+                                 (!t->life && (task >> (OP_BIT - TASK_BIT) & 15) != t->op)))
+        abort(); /* the kernel would do something else */
+    do_slot(slot);
+    if ((task & 255) == END) {
         t->over[block] = 1;
         t->ended++;
-        break;
-    default:
-        break;
     }
     t->next[block] += t->blocks;
     atomic_store_explicit(&t->done[block * LINE_WORDS], number / t->blocks + 1, memory_order_release);

@@ -1,6 +1,6 @@
 // What lets g++ compile fold.cu and run one block of its resident kernel, a thread of the processor for each of the
-// block's. Shared variables are static: each block needs a copy of the library. The test puts plain reads in place of
-// the ones in PTX.
+// block's. Shared variables are static: each block needs a copy of the library. The test puts these in place of reads
+// and fences in PTX.
 #include <barrier>
 #include <thread>
 #include <unistd.h>
@@ -21,7 +21,7 @@ static std::barrier<>* warp;
 static int votes[32];
 
 inline void __syncthreads() { all->arrive_and_wait(); }
-inline void __threadfence_system() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void fence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
 inline void __nanosleep(unsigned) { usleep(20); }
 inline int __all_sync(unsigned, int mine) {
   votes[threadIdx.x] = mine;

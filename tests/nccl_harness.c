@@ -13,12 +13,13 @@
  * which are timed and whose last is checked. HARNESS_OPEN_S: so long a plugin that does not open is opened again, as NICs
  * may be away. HARNESS_IDLE_S: so long nothing is connected, between two communicators. HARNESS_LEAVES: that rank ends amid
  * its messages, while a process forked from it lives on.
+ * HARNESS_LAUNCHES: it has a GPU, and tells of its launches: nccl_launches.h.
  *
  * It prints one line, "right ..." or what is wrong, and ends with 0 or 1; 3: it took too long, or goes on long after
  * another has ended with 1.
  */
 #define _GNU_SOURCE
-#include "nccl/tables.h"
+#include "nccl_launches.h"
 
 #include <arpa/inet.h>
 #include <dlfcn.h>
@@ -262,16 +263,17 @@ static void load_coll(void *library)
     coll.v8 = table, coll.v9 = table, coll.v11 = table, coll.v12 = table;
 }
 
-static void start_coll(void)
+static void start_coll(int number)
 {
+    const uint64_t communicator = (uint64_t)(COMMUNICATOR + number);
     if (net.version == 8)
         check(coll.v8->init(log_line), "init of CollNet");
     else if (net.version <= 10)
         check(coll.v9->init(log_line), "init of CollNet");
     else if (net.version == 11)
-        check(coll.v11->init(&coll.context, 7, log_line), "init of CollNet");
+        check(coll.v11->init(&coll.context, communicator, log_line), "init of CollNet");
     else
-        check(coll.v12->init(&coll.context, 7, log_line), "init of CollNet");
+        check(coll.v12->init(&coll.context, communicator, log_line), "init of CollNet");
 }
 
 static void end_coll(void)
@@ -583,7 +585,9 @@ struct plays { /* a group */
     uint64_t posted, done;
     void *request[IN_FLIGHT];
     unsigned char *from[IN_FLIGHT], *to[IN_FLIGHT];
-    void *region[IN_FLIGHT];
+    void *region[IN_FLIGHT], *from_region[IN_FLIGHT];
+    struct launches launches;
+    int launched; /* what goes before the next call has been */
 };
 
 struct call { /* what it is follows from group and number */
@@ -710,13 +714,29 @@ static void verify_call(const struct plays *g, uint64_t number)
             fail("call %llu, kind %d: bytes behind its buffer", (unsigned long long)number, c.kind);
 }
 
+static const char *type_of_batch(const struct plays *g, uint64_t number)
+{
+    static const char *const names[NCCL_TYPES] = {"ncclInt8",   "ncclUint8",   "ncclInt32",   "ncclUint32",  "ncclInt64",
+                                                  "ncclUint64", "ncclFloat16", "ncclFloat32", "ncclFloat64", "ncclBfloat16"};
+    for (uint64_t i = number; i < number + BATCH; i++)
+        if (call_of(g, i).kind > 1)
+            return names[call_of(g, i).type];
+    return names[0];
+}
+
 static int step_group(struct plays *g, uint64_t calls)
 {
     int moved = 0;
     if (g->posted < calls && g->posted < g->done + IN_FLIGHT) {
         void *request = NULL;
+        uint64_t random = seed + g->posted * 7 + (uint64_t)g->number;
+        const uint64_t how = draw(&random);
+        if (!g->launched++)
+            launches_at(&g->launches, g->posted, 0, how, type_of_batch(g, g->posted));
         make_call(g, g->posted, &request);
         if (request) {
+            launches_at(&g->launches, g->posted, 1, how, type_of_batch(g, g->posted));
+            g->launched = 0;
             g->request[g->posted++ % IN_FLIGHT] = request;
             moved = 1;
         }
@@ -726,6 +746,7 @@ static int step_group(struct plays *g, uint64_t calls)
         check(OF_COLL(test)(g->request[g->done % IN_FLIGHT], &done, &size), "test of a collective");
         if (done) {
             verify_call(g, g->done++);
+            launches_ended(&g->launches, g->done);
             moved = 1;
         }
     }
@@ -738,6 +759,9 @@ static void open_group(struct plays *g, int number)
     void *handles[MOST_RANKS];
     char name[64];
     *g = (struct plays){.number = number};
+    launches_open(&g->launches, number, ranks, log_line);
+    if (number)
+        start_coll(number);
     check(listen_coll(0, handle[rank], &g->listener), "listen of CollNet");
     snprintf(name, sizeof name, "group.%d.%d", number, rank);
     put(name, handle[rank], NCCL_HANDLE_BYTES);
@@ -752,8 +776,9 @@ static void open_group(struct plays *g, int number)
     check(connected, "connect of CollNet");
     check(OF_COLL(close_listen)(g->listener), "closeListen of CollNet");
     for (int i = 0; i < IN_FLIGHT; i++) {
-        g->from[i] = malloc(MOST_CALL + GUARD);
-        g->to[i] = malloc(MOST_CALL + GUARD);
+        g->from[i] = buffer_of(MOST_CALL + GUARD);
+        g->to[i] = buffer_of(MOST_CALL + GUARD);
+        check(OF_COLL(register_memory)(g->group, g->from[i], MOST_CALL, NCCL_PTR_HOST, &g->from_region[i]), "regMr");
         check(OF_COLL(register_memory)(g->group, g->to[i], MOST_CALL, NCCL_PTR_HOST, &g->region[i]), "regMr of CollNet");
         if (!g->region[i]) /* NCCL would not ask for the memory back before it frees it */
             fail("a region of NULL");
@@ -763,22 +788,29 @@ static void open_group(struct plays *g, int number)
 static void close_group(struct plays *g)
 {
     /* in NCCL's order: memory is gone before the group is closed */
-    for (int i = 0; i < IN_FLIGHT; i++)
-        check(OF_COLL(deregister)(g->group, g->region[i]), "deregMr of CollNet");
+    launches_close(&g->launches);
     for (int i = 0; i < IN_FLIGHT; i++) {
-        memset(g->to[i], 0xa5, MOST_CALL);
-        free(g->from[i]);
-        free(g->to[i]);
+        check(OF_COLL(deregister)(g->group, g->region[i]), "deregMr of CollNet");
+        check(OF_COLL(deregister)(g->group, g->from_region[i]), "deregMr of CollNet");
+    }
+    for (int i = 0; i < IN_FLIGHT; i++) {
+        if (!gpu.alloc)
+            memset(g->to[i], 0xa5, MOST_CALL);
+        buffer_free(g->from[i]);
+        buffer_free(g->to[i]);
     }
     usleep(2000);
     check(OF_COLL(close_group)(g->group), "closeColl");
+    if (g->number)
+        end_coll();
 }
 
 /* Calls are in flight when NCCL aborts. */
 static void abandon_group(void)
 {
-    struct plays g;
+    static struct plays g;
     open_group(&g, 99);
+    launches_at(&g.launches, 0, 0, 0, "ncclFloat32");
     for (int i = 0; i < 6; i++) {
         void *request = NULL;
         memset(g.from[i], 1, MOST_CALL);
@@ -843,7 +875,7 @@ static void play_groups(void *library, int groups, uint64_t calls, int cuts)
     int devices = 0, does = -1, wanted = 1;
     double seconds = 0;
     load_coll(library);
-    start_coll();
+    start_coll(0);
     check(OF_COLL(devices)(&devices), "devices of CollNet");
     for (int type = -1; type < NCCL_TYPES + 2; type++)
         for (int op = 0; op < NCCL_OPS + 2; op++) {
@@ -1060,6 +1092,7 @@ int main(int argc, char **argv)
     void *library = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
     if (!library)
         fail("%s", dlerror());
+    launches_load(library);
     load(library, atoi(argv[2]));
     begin();
     check_properties();

@@ -6,6 +6,7 @@ import fcntl
 import os
 import random
 import re
+import runpy
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,10 +52,49 @@ class Build:
         native, harness = native_build.planted(folder, *mutants), folder / "harness"
         script = native / "nccl" / "exports.map"
         link = ("-pthread", "-Wl,-z,nodelete", f"-Wl,--version-script={script}")
-        plugin = native_build.build(folder, native, LOOSE, sorted((native / "nccl").glob("*.c")), link)
+        kernel = folder / "kernel.c"
+        kernel.write_text(runpy.run_path(str(ROOT / "native" / "build.py"))["kernel_in_c"](), encoding="utf-8")
+        plugin = native_build.build(folder, native, LOOSE, [*sorted((native / "nccl").glob("*.c")), kernel], link)
         objects = native_build.compiled([HARNESS], native, (*WARNINGS, *LOOSE))
         subprocess.run(["cc", *objects, "-o", str(harness), "-ldl", "-pthread"], check=True, timeout=300)
         return cls(plugin, harness)
+
+
+def played_cuda(build: Build, flags: str = "-O2") -> dict[str, str]:
+    """The environment in which a plugin, and the harness that plays launches, find CUDA: tests/played_cuda.c."""
+    folder, native = build.harness.parent / "cuda", ROOT / "native"
+    if not folder.exists():
+        made = Path(tempfile.mkdtemp(dir=build.harness.parent))
+        sources = [
+            ROOT / "tests" / "played_cuda.c",
+            *(native / f"{name}.c" for name in ("folder_gpu", "reduce", "program")),
+        ]
+        command = [
+            "cc",
+            *WARNINGS,
+            *flags.split(),
+            f"-I{native}",
+            "-fvisibility=hidden",
+            "-fPIC",
+            "-shared",
+            "-pthread",
+        ]
+        command += ["-Wl,-soname,libcuda.so.1", *map(str, sources), "-o", str(made / "libcuda.so.1"), "-lm"]
+        subprocess.run(command, check=True, timeout=300)
+        shutil.copy(made / "libcuda.so.1", made / "libnvrtc.so.13")
+        with suppress(OSError):  # another process was faster
+            made.rename(folder)
+    return {
+        "LD_LIBRARY_PATH": str(folder),
+        "HARNESS_LAUNCHES": "all",
+        "OPTCC_COLLNET": "always",
+        "OPTCC_COLLNET_BYTES": "1",
+    }
+
+
+def sanitizing(sanitizers: str) -> str:
+    """Flags. At -O1 the compiler takes 16 s of processor time with these, at -O0 6.5."""
+    return f"-O0 -g -fsanitize={sanitizers} -fno-sanitize-recover=all"
 
 
 def shared_build(factory: pytest.TempPathFactory, sanitizers: str = "") -> Build:
@@ -67,9 +107,7 @@ def shared_build(factory: pytest.TempPathFactory, sanitizers: str = "") -> Build
         build = Build(folder / "libnccl-net-optcc.so", folder / "harness")
         if build.harness.exists():
             return build
-        # At -O1 the compiler takes 16 s of processor time with these, at -O0 6.5.
-        sanitized = f"-O0 -g -fsanitize={sanitizers} -fno-sanitize-recover=all"
-        return Build.make(folder, flags=sanitized if sanitizers else "-O2 -Werror")
+        return Build.make(folder, flags=sanitizing(sanitizers) if sanitizers else "-O2 -Werror")
 
 
 @dataclass

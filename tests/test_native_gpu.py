@@ -362,7 +362,7 @@ extern "C" void run_block(unsigned block, unsigned blocks, unsigned threads, con
 
 
 def kernel_on_processor(folder: Path, dtype: str, op: Op, name: str) -> Any:
-    """One block of the resident kernel as a function: fold.cu, compiled by g++, but for its reads in PTX."""
+    """One block of the resident kernel as a function: fold.cu, compiled by g++, but for what is in PTX."""
     text = (native.ROOT / "runtime" / "devices" / "kernels" / "fold.cu").read_text(encoding="utf-8")
     begin, end = (
         text.index("template <class T>\n__device__ __forceinline__ T fresh"),

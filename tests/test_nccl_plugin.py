@@ -332,7 +332,7 @@ def test_the_library_shows_tables_and_stays_loaded(built: Build) -> None:
     assert "NODELETE" in told.stdout
     shown = re.findall(r"GLOBAL DEFAULT +\d+ (\S+)", told.stdout)
     tables = [f"nccl{kind}Plugin_v{version}" for kind in ("Net", "CollNet") for version in VERSIONS]
-    assert sorted(shown) == sorted([*tables, "ncclTunerPlugin_v4", "ncclTunerPlugin_v5"])
+    assert sorted(shown) == sorted([*tables, "ncclTunerPlugin_v4", "ncclTunerPlugin_v5", "ncclProfiler_v5"])
 
 
 def test_the_command_tells_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

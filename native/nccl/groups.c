@@ -14,6 +14,9 @@
  * rules hold: what is ready goes, the lowest transfer and the oldest call first; sums are made in the order of transfers.
  * A piece of a call that has not begun here is kept aside, within bounds.
  *
+ * Where the group has a seat on a GPU (gpu.c) copies and folds are jobs: a call's input is brought to where it runs before
+ * the call begins, and a piece stays where it came until its job is done.
+ *
  * A call ends when all has come and everything it has sent has been acknowledged. Where anything is wrong, or a node is
  * given up by its link, the group is lost: all its calls end with an error.
  */
@@ -72,6 +75,8 @@ struct peer {
     unsigned char *room; /* SLOTS of a segment each */
     void *receive[SLOTS];
     uint64_t heard, posted; /* messages */
+    uint64_t freed;         /* messages: their slots are free. Of those from here to `heard` some are `read` still */
+    uint8_t read[SLOTS];
     struct note head;       /* of the piece that comes next, where `awaits` */
     int awaits;
     struct early *early;
@@ -86,7 +91,7 @@ struct peer {
 };
 
 enum call_kind { ALLREDUCE, ALLGATHER, REDUCE_SCATTER };
-enum call_is { UNUSED, WAITS, RUNS };
+enum call_is { UNUSED, WAITS, COMES, RUNS }; /* COMES: a copy of its input is under way */
 
 struct call {
     uint32_t is, kind;
@@ -101,6 +106,7 @@ struct call {
     struct optcc_program *program;
     struct kept *kept; /* NULL: the program is this call's alone */
     uint32_t sending;  /* pieces that are not acknowledged */
+    uint64_t ticket;   /* of the copy */
     struct request request;
 };
 
@@ -119,6 +125,10 @@ struct grant {
 struct group {
     struct group *next;
     const struct process *process;
+    struct seat *seat;     /* NULL: none, the processor does all */
+    struct optcc_gpu *gpu; /* of it */
+    uint32_t reading;      /* pieces that jobs read */
+    struct early *read;    /* of them, those that came early */
     uint32_t nodes, rank;
     struct peer *peer[MOST_NODES]; /* NULL: ourselves */
     _Atomic int lost;
@@ -449,6 +459,9 @@ static int open_planned(struct group *g, struct call *c, const struct grant *gra
                                          g->process->settings.segment_bytes, &unused->program);
         if (result != OPTCC_OK)
             return result;
+        /* What the GPU cannot do of it, as where rows land beside, the processor does. */
+        if (g->gpu && optcc_gpu_use(g->gpu, unused->program, NULL) == OPTCC_MEMORY)
+            return OPTCC_MEMORY;
         c->kept = unused;
     }
     c->kept->busy = 1;
@@ -456,18 +469,30 @@ static int open_planned(struct group *g, struct call *c, const struct grant *gra
     return OPTCC_OK;
 }
 
+/* An AllReduce's input goes to where it runs: whether it is on its way, or there. */
+static int bring(struct group *g, struct call *c)
+{
+    const struct optcc_job copy = {.to = c->to, .from = c->from, .bytes = c->bytes};
+    c->ticket = 0;
+    if (c->kind == ALLREDUCE && c->from != c->to) {
+        if (!g->gpu)
+            memcpy(c->to, c->from, c->bytes);
+        else if (optcc_gpu_job(g->gpu, &copy, &c->ticket) != OPTCC_OK)
+            return 0;
+    }
+    c->is = COMES;
+    return 1;
+}
+
 static int begin(struct group *g, struct call *c, const struct grant *grant)
 {
     uint64_t at;
     c->work = c->to;
-    if (c->kind == ALLREDUCE) {
-        if (c->from != c->to)
-            memcpy(c->to, c->from, c->bytes);
-    } else if (c->kind == ALLGATHER) {
+    if (c->kind == ALLGATHER) {
         const uint64_t own = part_of(c, g->rank, &at);
         if (c->to + at != c->from && own)
             memmove(c->to + at, c->from, own);
-    } else {
+    } else if (c->kind == REDUCE_SCATTER) {
         if (!(c->scratch = malloc(c->bytes + 1)))
             return OPTCC_MEMORY;
         memcpy(c->scratch, c->from, c->bytes);
@@ -494,10 +519,38 @@ static void let_go(struct call *c)
     c->is = UNUSED;
 }
 
-static int land(struct call *c, uint32_t from, const struct note *note, const void *bytes)
+/* The name of what a job reads: a slot of a peer's, or a piece that came early, whose address is even. */
+static uint64_t name_of(uint32_t from, uint64_t message) { return ((uint64_t)from * SLOTS + message % SLOTS) << 1 | 1; }
+
+/* OK; AGAIN: a job reads `bytes` until `read_on` meets its name; or it is wrong. */
+static int land(struct group *g, struct call *c, uint32_t from, const struct note *note, const void *bytes, uint64_t name)
 {
     const struct optcc_frame head = {.row = note->row, .offset = note->offset, .length = note->length};
-    return OPTCC_ROWS_SOURCE.land(c->program, from, &head, bytes, 0, 0) == OPTCC_OK;
+    const int result = OPTCC_ROWS_SOURCE.land(c->program, from, &head, bytes, name, 0);
+    g->reading += result == OPTCC_AGAIN;
+    return result;
+}
+
+/* Jobs go on; what they have read is free. */
+static int read_on(struct group *g, struct call *c)
+{
+    uint64_t name;
+    int moved = 0;
+    while (OPTCC_ROWS_SOURCE.late(c->program) && OPTCC_ROWS_SOURCE.landed(c->program, &name) == OPTCC_OK) {
+        struct early **at = &g->read;
+        while (!(name & 1) && *at && (uintptr_t)*at != name)
+            at = &(*at)->next;
+        if (name & 1) {
+            g->peer[(name >> 1) / SLOTS]->read[(name >> 1) % SLOTS] = 0;
+        } else if (*at) {
+            struct early *e = *at;
+            *at = e->next;
+            free(e);
+        }
+        g->reading--;
+        moved = 1;
+    }
+    return moved;
 }
 
 /* What came before the call had begun. */
@@ -510,10 +563,16 @@ static void land_early(struct group *g, struct call *c)
                 at = &e->next;
                 continue;
             }
-            if (!land(c, n, &e->note, e->bytes))
-                lose(g, "a node has sent what is not part of a call");
+            const int landed = land(g, c, n, &e->note, e->bytes, (uintptr_t)e);
             g->peer[n]->early_bytes -= e->note.length;
             *at = e->next;
+            if (landed == OPTCC_AGAIN) {
+                e->next = g->read;
+                g->read = e;
+                continue;
+            }
+            if (landed != OPTCC_OK)
+                lose(g, "a node has sent what is not part of a call");
             free(e);
         }
 }
@@ -522,11 +581,18 @@ static int begin_calls(struct group *g)
 {
     const uint64_t made = atomic_load_explicit(&g->made, memory_order_acquire);
     int moved = 0;
+    for (uint64_t number = g->begun; number < made && (g->gpu || number == g->begun); number++) {
+        struct call *c = &g->call[number % MOST_CALLS];
+        if (c->is == WAITS && !bring(g, c))
+            break;
+    }
     for (; g->begun < made && !atomic_load(&g->lost); g->begun++) {
         struct call *c = &g->call[g->begun % MOST_CALLS];
         const struct grant *grant = grant_of(g, g->begun);
-        if (!grant)
+        if (!grant || (c->is == WAITS && !bring(g, c)))
             break;
+        if (g->gpu && optcc_gpu_done(g->gpu, c->ticket) != OPTCC_OK)
+            return 1; /* soon */
         if (begin(g, c, grant) != OPTCC_OK) {
             lose(g, "a call cannot begin: no memory, or parts that cut elements");
             break;
@@ -580,8 +646,11 @@ static int take_piece(struct group *g, uint32_t from, const void *bytes)
     struct peer *p = g->peer[from];
     const struct note *note = &p->head;
     struct call *c = note->call < g->begun ? call_of(g, note->call) : NULL;
-    if (note->call < g->begun)
-        return c && c->is == RUNS && land(c, from, note, bytes) ? 1 : -1;
+    if (note->call < g->begun) {
+        const int landed = c && c->is == RUNS ? land(g, c, from, note, bytes, name_of(from, p->heard)) : OPTCC_BAD;
+        p->read[p->heard % SLOTS] = landed == OPTCC_AGAIN;
+        return landed == OPTCC_OK || landed == OPTCC_AGAIN ? 1 : -1;
+    }
     if (note->call >= g->begun + MOST_CALLS + AHEAD)
         return -1;
     if (p->early_bytes + note->length > MOST_EARLY)
@@ -630,7 +699,9 @@ static int hear(struct group *g, uint32_t from)
     struct peer *p = g->peer[from];
     int moved = 0, size = 0, done = 0;
     while (!p->gone) {
-        while (p->posted < p->heard + SLOTS) { /* what is heard is dealt with */
+        while (p->freed < p->heard && !p->read[p->freed % SLOTS])
+            p->freed++;
+        while (p->posted < p->freed + SLOTS) {
             void *data = slot_of(g, p, p->posted), *request = NULL;
             const size_t room = slot_bytes(g);
             if (net_receive(p->in, 1, &data, &room, &request) != NCCL_SUCCESS || !request) {
@@ -640,6 +711,8 @@ static int hear(struct group *g, uint32_t from)
             p->receive[p->posted++ % SLOTS] = request;
         }
         void **request = &p->receive[p->heard % SLOTS];
+        if (p->heard == p->posted)
+            break; /* all slots are read */
         if (*request) {
             if (net_test(*request, &done, &size) != NCCL_SUCCESS) {
                 p->gone = 1;
@@ -714,7 +787,14 @@ static void fail_calls(struct group *g)
 
 static int group_progress(struct group *g, uint64_t now_ns)
 {
-    int moved = 0;
+    int moved = g->reading != 0;
+    if (g->gpu)
+        (void)optcc_gpu_look(g->gpu);
+    for (uint64_t number = atomic_load(&g->ended); g->gpu && number < g->begun && !atomic_load(&g->lost); number++) {
+        struct call *c = call_of(g, number);
+        if (c && c->is == RUNS)
+            moved |= read_on(g, c);
+    }
     for (uint32_t n = 0; n < g->nodes && !atomic_load(&g->lost); n++)
         if (g->peer[n])
             moved |= acknowledge(g->peer[n]) | hear(g, n);
@@ -727,7 +807,7 @@ static int group_progress(struct group *g, uint64_t now_ns)
     for (uint64_t number = atomic_load(&g->ended); number < g->begun && !atomic_load(&g->lost); number++) {
         struct call *c = call_of(g, number);
         if (c && c->is == RUNS)
-            moved |= send_pieces(g, c);
+            moved |= (g->gpu && read_on(g, c)) | send_pieces(g, c);
     }
     if (!atomic_load(&g->lost)) {
         moved |= end_calls(g);
@@ -939,20 +1019,59 @@ static int meet(struct group *g, void *const *raw, void *listener, struct limit 
     return good;
 }
 
+/* No job of ours reads or writes any more, or the GPU does not answer. What has not begun never does: the memory that it
+ * is about may be gone. */
+static void settle(struct group *g)
+{
+    const struct optcc_source *rows = &OPTCC_ROWS_SOURCE;
+    int works = g->gpu != NULL;
+    for (const uint64_t until_ns = clock_ns() + GONE_NS; works && clock_ns() < until_ns; usleep(works ? 100 : 0)) {
+        works = 0;
+        net_lock();
+        (void)optcc_gpu_look(g->gpu);
+        for (uint32_t i = 0; i < MOST_CALLS; i++) {
+            const struct call *c = &g->call[i];
+            uint64_t name;
+            if (c->is == COMES)
+                works |= optcc_gpu_done(g->gpu, c->ticket) != OPTCC_OK;
+            if (c->is != RUNS || !rows->late(c->program))
+                continue;
+            rows->stop(c->program);
+            while (rows->landed(c->program, &name) == OPTCC_OK)
+                ;
+            works |= rows->due_ns(c->program) != UINT64_MAX;
+        }
+        net_unlock();
+    }
+}
+
+static void free_early(struct early **list)
+{
+    while (*list) {
+        struct early *e = *list;
+        *list = e->next;
+        free(e);
+    }
+}
+
 static void free_group(struct group *g)
 {
+    settle(g);
+    free_early(&g->read);
     for (uint32_t n = 0; n < g->nodes; n++) {
         struct peer *p = g->peer[n];
         if (!p)
             continue;
         net_close(p->out);
         net_close(p->in);
-        while (p->early) {
-            struct early *e = p->early;
-            p->early = e->next;
-            free(e);
-        }
-        free(p->room);
+        free_early(&p->early);
+        if (g->seat) {
+            net_lock();
+            optcc_gpu_forget(g->gpu, p->room);
+            net_unlock();
+            gpu_unroom(g->seat, p->room);
+        } else
+            free(p->room);
         free(p);
     }
     for (uint32_t i = 0; i < MOST_CALLS; i++)
@@ -960,7 +1079,30 @@ static void free_group(struct group *g)
             let_go(&g->call[i]);
     for (uint32_t i = 0; i < KEPT; i++)
         optcc_program_close(g->kept[i].program);
+    gpu_close(g->seat);
     free(g);
+}
+
+/* Slots for what comes of each node, where the GPU reaches them if there is one. */
+static int make_rooms(struct group *g)
+{
+    const uint64_t bytes = SLOTS * slot_bytes(g);
+    for (uint32_t n = 0; n < g->nodes; n++) {
+        struct peer *p = n == g->rank ? NULL : calloc(1, sizeof *p);
+        g->peer[n] = p;
+        if (n == g->rank)
+            continue;
+        if (!p || !(p->room = g->seat ? gpu_room(g->seat, bytes) : aligned_alloc(64, bytes)))
+            return 0;
+        if (g->seat) {
+            net_lock();
+            const int known = optcc_gpu_reach(g->gpu, p->room, bytes) == OPTCC_OK;
+            net_unlock();
+            if (!known)
+                tell(0, "sums of this group: the processor adds what comes from node %u", n);
+        }
+    }
+    return 1;
 }
 
 nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *listener, void **group)
@@ -979,11 +1121,10 @@ nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *lis
         g->process = process;
         g->nodes = (uint32_t)nodes;
         g->rank = (uint32_t)rank;
+        g->seat = gpu_open(net_communicator(listener));
+        g->gpu = g->seat ? gpu_of(g->seat) : NULL;
+        good = make_rooms(g);
     }
-    for (uint32_t n = 0; good && n < g->nodes; n++)
-        if (n != g->rank)
-            good = (g->peer[n] = calloc(1, sizeof **g->peer)) &&
-                   (g->peer[n]->room = aligned_alloc(64, SLOTS * slot_bytes(g)));
     if (good)
         good = meet(g, handles, listener, &limit);
     if (!good) {
@@ -1002,26 +1143,35 @@ nccl_result_t group_connect(void *const *handles, int nodes, int rank, void *lis
     return NCCL_SUCCESS;
 }
 
-/* NCCL's memory: all of it is host memory, and needs nothing. But NCCL must ask for it back (which it does not for a
- * region of NULL): it frees it after that, and closes the group only then. */
+/* NCCL's memory: all of it is host memory, and needs nothing but that the GPU's kernel may be told of it. NCCL must ask
+ * for it back (which it does not for a region of NULL): it frees it after that, and closes the group only then. */
 nccl_result_t group_register(void *group, void *data, size_t size, int type, void **region)
 {
+    struct group *g = group;
     const nccl_result_t result = net_register(group, data, size, type, region);
     *region = result == NCCL_SUCCESS ? data : NULL;
+    if (result == NCCL_SUCCESS && g && g->seat && gpu_reaches(g->seat, data)) {
+        net_lock();
+        (void)optcc_gpu_reach(g->gpu, data, size); /* where there is no room for it the processor does its jobs */
+        net_unlock();
+    }
     return result;
 }
 
 nccl_result_t group_deregister(void *group, void *region)
 {
     struct group *g = group;
-    (void)region;
     net_lock();
+    if (g && g->gpu)
+        optcc_gpu_forget(g->gpu, region);
     const int runs = g && !atomic_load(&g->lost) && atomic_load(&g->ended) < atomic_load(&g->made);
     if (runs) {
         lose(g, "NCCL takes its memory back while calls run");
         fail_calls(g);
     }
     net_unlock();
+    if (g && atomic_load(&g->lost))
+        settle(g);
     for (uint32_t n = 0; g && atomic_load(&g->lost) && n < g->nodes; n++)
         if (g->peer[n]) { /* when these are closed no wire reads it any more */
             net_close(g->peer[n]->out);

@@ -56,7 +56,7 @@ struct connection {
 };
 
 struct listener {
-    uint64_t port;
+    uint64_t port, communicator; /* number of the one that it is for; 0: not said */
 };
 
 static struct {
@@ -162,7 +162,7 @@ static int read_settings(struct settings *s)
 {
     uint64_t devices = 1, segment = 128 << 10, window = 512 << 10, suspect_ms = 200, return_s = 120, connect_s = 60;
     uint64_t spin_us = 20, collnet_bytes = 4 << 20;
-    uint32_t lanes, wires, collnet;
+    uint32_t lanes, wires, collnet, no_gpu;
     const char *rates = getenv("OPTCC_RATES"), *plans = getenv("OPTCC_PLANS");
     if (!number("OPTCC_DEVICES", 1, OPTCC_MAX_NICS, &devices) ||
         !number("OPTCC_SEGMENT_BYTES", 4096, OPTCC_MAX_SEGMENT / 4, &segment) ||
@@ -175,7 +175,9 @@ static int read_settings(struct settings *s)
         !choice("OPTCC_WIRES", (const char *const[3]){[BY_ANY] = "auto", [BY_RDMA] = "rdma", [BY_TCP] = "tcp"},
                 "rdma, tcp, or auto (RDMA devices where there are any)", &wires) ||
         !choice("OPTCC_COLLNET", (const char *const[3]){[IF_DEGRADED] = "auto", [ALWAYS] = "always", [NEVER] = "never"},
-                "auto (where now.plan has slow nodes), always or never", &collnet))
+                "auto (where now.plan has slow nodes), always or never", &collnet) ||
+        !choice("OPTCC_GPU", (const char *const[3]){"auto", "off"}, "auto (sums on the GPU where that can be) or off",
+                &no_gpu))
         return 0;
     if (segment % 4096) {
         WARN("OPTCC_SEGMENT_BYTES=%llu: expected a multiple of 4096", (unsigned long long)segment);
@@ -185,7 +187,8 @@ static int read_settings(struct settings *s)
                            .segment_bytes = (uint32_t)segment, .window_bytes = (uint32_t)window, .all_lanes = lanes,
                            .suspect_ns = suspect_ms * MILLISECOND_NS, .return_ns = return_s * SECOND_NS,
                            .connect_ns = connect_s * SECOND_NS, .spin_ns = spin_us * 1000,
-                           .rates = rates && *rates ? rates : NULL, .plans = plans && *plans ? plans : NULL};
+                           .gpu = !no_gpu, .rates = rates && *rates ? rates : NULL,
+                           .plans = plans && *plans ? plans : NULL};
     return 1;
 }
 
@@ -649,6 +652,13 @@ nccl_result_t net_properties(int device, struct nccl_properties_v12 *properties)
 
 nccl_result_t net_listen(int device, void *handle, void **listener)
 {
+    return net_listen_for(0, device, handle, listener);
+}
+
+uint64_t net_communicator(const void *listener) { return listener ? ((const struct listener *)listener)->communicator : 0; }
+
+nccl_result_t net_listen_for(uint64_t communicator, int device, void *handle, void **listener)
+{
     struct handle told;
     *listener = NULL;
     if (device < 0 || (uint32_t)device >= plugin.process.settings.devices)
@@ -656,6 +666,7 @@ nccl_result_t net_listen(int device, void *handle, void **listener)
     struct listener *l = calloc(1, sizeof *l);
     if (!l)
         return NCCL_SYSTEM_ERROR;
+    l->communicator = communicator;
     net_lock();
     l->port = ++plugin.ports;
     handle_write(&plugin.process, l->port, &told);

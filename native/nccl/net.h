@@ -7,6 +7,7 @@
  *   groups.c  CollNet: the collectives of several processes, over connections of net.c
  *   plans.c   by which transfers: plans written beforehand, or a ring
  *   tuner.c   which collectives NCCL gives to CollNet
+ *   gpu.c     sums on the GPU, by a kernel beside NCCL's
  *   report.c  what an operator sees: NICs that are lost and back, counters for Prometheus
  *
  * NCCL's threads never wait for a network: they leave requests and look whether these are done. One thread of the process
@@ -52,6 +53,7 @@ struct settings {
     uint64_t return_ns;     /* OPTCC_RETURN_S: a process that does not answer by any NIC for so long is lost */
     uint64_t connect_ns;    /* OPTCC_CONNECT_S: a process that cannot be reached for so long is none */
     uint64_t spin_ns;       /* OPTCC_SPIN_US: the thread looks for so long before it sleeps */
+    int gpu;                /* OPTCC_GPU: 0: off */
     const char *rates;      /* OPTCC_RATES: of the NICs, Gb/s, where the system does not know them; NULL: not said */
     const char *plans;      /* OPTCC_PLANS: a folder; NULL: none */
 };
@@ -183,6 +185,8 @@ nccl_result_t net_finalize(void);
 nccl_result_t net_devices(int *count);
 nccl_result_t net_properties(int device, struct nccl_properties_v12 *properties);
 nccl_result_t net_listen(int device, void *handle, void **listener);
+nccl_result_t net_listen_for(uint64_t communicator, int device, void *handle, void **listener);
+uint64_t net_communicator(const void *listener);
 nccl_result_t net_connect(int device, const void *handle, void **connection);
 nccl_result_t net_accept(void *listener, void **connection);
 nccl_result_t net_register(void *connection, void *data, size_t size, int type, void **region);
@@ -244,8 +248,28 @@ uint32_t plans_cycle(const struct plans *plans, uint32_t plan); /* how many prog
 int plans_program(const struct plans *plans, uint32_t plan, uint64_t turn, const uint16_t *node_of, uint32_t nodes,
                   uint32_t rank, uint64_t bytes, uint32_t segment_bytes, struct optcc_program **program);
 
+/* ---- gpu.c -------------------------------------------------------------------------------------------------------- */
+
+/* By NCCL's thread that connects a group, with its GPU current: what the communicator has on it, or NULL, and a line says
+ * why. `gpu_close` once the engine's thread does not know it any more. Both wait for nothing that waits for the engine. */
+struct seat *gpu_open(uint64_t communicator);
+void gpu_close(struct seat *seat);
+struct optcc_gpu *gpu_of(struct seat *seat);
+/* Page-locked memory, or NULL; whether the GPU reaches memory of NCCL's at its own address. */
+void *gpu_room(struct seat *seat, size_t bytes);
+void gpu_unroom(struct seat *seat, void *room);
+int gpu_reaches(const struct seat *seat, void *memory);
+
+/* What NCCL tells a profiler, by threads of the user's. */
+nccl_result_t hook_init(void **context, uint64_t communicator, int *mask, int nodes);
+nccl_result_t hook_start(void *context, void **handle, const struct nccl_event_v5 *event);
+nccl_result_t hook_stop(void *handle);
+nccl_result_t hook_end(void *context);
+
 /* ---- tuner.c ------------------------------------------------------------------------------------------------------ */
 
+/* Whether a collective of so many bytes goes by CollNet, where NCCL has one. */
+int tuner_takes(size_t nodes, int function, uint64_t bytes);
 nccl_result_t tuner_init(size_t nodes, nccl_logger_t log, void **context);
 nccl_result_t tuner_tune(void *context, int function, size_t bytes, int operations, float **costs, int algorithms,
                          int protocols, int registered, int *channels);

@@ -12,7 +12,8 @@ _Static_assert(sizeof(struct nccl_properties_v8) == 64 && sizeof(struct nccl_pro
 _Static_assert(sizeof(struct nccl_collective_v8) == 136 && sizeof(struct nccl_collective_v9) == 144 &&
                sizeof(struct nccl_collective_v11) == 152 && sizeof(struct nccl_collective_v12) == 152 &&
                sizeof(struct nccl_part) == 24 && sizeof(struct nccl_part_v8) == 24 &&
-               sizeof(struct nccl_tuner_v4) == 32 && sizeof(struct nccl_tuner_v5) == 32, "as NCCL's");
+               sizeof(struct nccl_tuner_v4) == 32 && sizeof(struct nccl_tuner_v5) == 32 &&
+               sizeof(struct nccl_profiler_v5) == 48 && offsetof(struct nccl_event_v5, group) == 24, "as NCCL's");
 _Static_assert(sizeof(struct nccl_net_v8) == 152 && sizeof(struct nccl_net_v9) == 160 &&
                sizeof(struct nccl_net_v10) == 160 && sizeof(struct nccl_net_v11) == 176 &&
                sizeof(struct nccl_net_v12) == 176, "as NCCL's");
@@ -170,9 +171,16 @@ static nccl_result_t listen_v8(int device, void *handle, void **listener) { retu
 
 /* ---- CollNet ------------------------------------------------------------------------------------------------------- */
 
+/* Its context is the communicator's number, by which its groups find what the profiler's side knows. */
 static nccl_result_t init_collective_v11(void **context, uint64_t communicator, nccl_logger_t log)
 {
-    return init_v11(context, communicator, NULL, log, NULL);
+    *context = (void *)(uintptr_t)communicator;
+    return net_init(log);
+}
+
+static nccl_result_t listen_collective_v11(void *context, int device, void *handle, void **listener)
+{
+    return net_listen_for((uintptr_t)context, device, handle, listener);
 }
 
 static nccl_result_t connect_group(void *handles[], int nodes, int rank, void *listener, void **group)
@@ -248,6 +256,21 @@ static nccl_result_t tuner_init_v5(void **context, uint64_t communicator, size_t
     return tuner_init(nodes, log, context);
 }
 
+/* ---- the profiler, by which we hear of launches ---------------------------------------------------------------------- */
+
+static nccl_result_t profiler_init(void **context, uint64_t communicator, int *mask, const char *called, int nodes,
+                                   int all_ranks, int rank, nccl_logger_t log)
+{
+    (void)called, (void)all_ranks, (void)rank, (void)log;
+    return hook_init(context, communicator, mask, nodes);
+}
+
+static nccl_result_t profiler_state(void *handle, int state, void *arguments)
+{
+    (void)handle, (void)state, (void)arguments;
+    return NCCL_SUCCESS;
+}
+
 /* ---- the tables --------------------------------------------------------------------------------------------------- */
 
 #define SHOWN __attribute__((visibility("default")))
@@ -297,11 +320,11 @@ SHOWN const struct nccl_collective_v9 ncclCollNetPlugin_v9 = {
 SHOWN const struct nccl_collective_v9 ncclCollNetPlugin_v10 = {
     ALIKE_COLLECTIVE, SINCE_9, .init = net_init, .properties = properties_v9, .listen = listen_v8};
 SHOWN const struct nccl_collective_v11 ncclCollNetPlugin_v11 = {
-    ALIKE_COLLECTIVE, SINCE_9, .init = init_collective_v11, .properties = properties_v11, .listen = listen_v11,
-    .finalize = finalize};
+    ALIKE_COLLECTIVE, SINCE_9, .init = init_collective_v11, .properties = properties_v11,
+    .listen = listen_collective_v11, .finalize = finalize};
 SHOWN const struct nccl_collective_v12 ncclCollNetPlugin_v12 = {
-    ALIKE_COLLECTIVE, SINCE_9, .init = init_collective_v11, .properties = net_properties, .listen = listen_v11,
-    .finalize = finalize};
+    ALIKE_COLLECTIVE, SINCE_9, .init = init_collective_v11, .properties = net_properties,
+    .listen = listen_collective_v11, .finalize = finalize};
 
 extern const struct nccl_tuner_v4 ncclTunerPlugin_v4;
 extern const struct nccl_tuner_v5 ncclTunerPlugin_v5;
@@ -310,3 +333,9 @@ SHOWN const struct nccl_tuner_v4 ncclTunerPlugin_v4 = {
     .name = NAME, .init = tuner_init_v4, .tune = tuner_tune, .destroy = tuner_end};
 SHOWN const struct nccl_tuner_v5 ncclTunerPlugin_v5 = {
     .name = NAME, .init = tuner_init_v5, .tune = tuner_tune, .finalize = tuner_end};
+
+extern const struct nccl_profiler_v5 ncclProfiler_v5;
+
+SHOWN const struct nccl_profiler_v5 ncclProfiler_v5 = {
+    .name = NAME, .init = profiler_init, .start = hook_start, .stop = hook_stop, .state = profiler_state,
+    .finalize = hook_end};

@@ -1,7 +1,8 @@
-/* NCCL's interface to network plugins, versions 8 to 12, and to tuners, versions 4 and 5, declared anew: the types that
- * cross it, in the order and with the widths that NCCL has. Facts from NCCL's public headers and its page on plugins
- * (src/include/plugin/net/net_v8.h to net_v12.h, src/include/plugin/tuner/tuner_v4.h and tuner_v5.h, and
- * plugins/net/README.md of github.com/NVIDIA/nccl, 2.30.7).
+/* NCCL's interface to network plugins, versions 8 to 12, to tuners, versions 4 and 5, and to profilers, version 5,
+ * declared anew: the types that cross it, in the order and with the widths that NCCL has. Facts from NCCL's public headers and its page on plugins
+ * (src/include/plugin/net/net_v8.h to net_v12.h, src/include/plugin/tuner/tuner_v4.h and tuner_v5.h,
+ * src/include/plugin/nccl_profiler.h and profiler/profiler_v5.h, and plugins/net/README.md of github.com/NVIDIA/nccl,
+ * 2.30.7).
  *
  * Which NCCL reads which: 2.20 to 2.23 version 8, 2.24 also 9, 2.26 also 10, 2.28 also 11, 2.30 also 12. The newest that
  * a library has is taken.
@@ -351,6 +352,47 @@ struct nccl_tuner_v5 {
     nccl_result_t (*init)(void **context, uint64_t communicator, size_t ranks, size_t nodes, nccl_logger_t log,
                           void *domains, void *constants);
     nccl_tune_t *tune;
+    nccl_result_t (*finalize)(void *context);
+};
+
+/* ---- profilers ----------------------------------------------------------------------------------------------------- */
+
+/* Which events are told of, a bit each. By the thread of the user's that launches: a group of calls begins; within it its
+ * calls; a kernel is about to be launched (start), and was (stop). */
+enum nccl_event { NCCL_EVENT_GROUP = 1 << 8, NCCL_EVENT_CALL = 1 << 9, NCCL_EVENT_LAUNCH = 1 << 11 };
+
+struct nccl_event_v5 {
+    uint64_t type;
+    void *parent; /* of calls and launches: what `start` said of their group */
+    int rank;
+    union {
+        struct {
+            _Bool captured; /* for a CUDA graph */
+            int depth;
+        } group;
+        struct {
+            const char *function;
+            size_t count;
+            const char *type;
+            int root;
+            void *stream;
+            _Bool captured;
+        } call;
+        struct {
+            void *stream;
+        } launch;
+        uint64_t room[12]; /* as long as those of other events */
+    };
+};
+
+struct nccl_profiler_v5 {
+    const char *name;
+    nccl_result_t (*init)(void **context, uint64_t communicator, int *mask, const char *called, int nodes, int ranks,
+                          int rank, nccl_logger_t log);
+    /* *handle stays NULL: nothing more is told of this event */
+    nccl_result_t (*start)(void *context, void **handle, const struct nccl_event_v5 *event);
+    nccl_result_t (*stop)(void *handle);
+    nccl_result_t (*state)(void *handle, int state, void *arguments);
     nccl_result_t (*finalize)(void *context);
 };
 

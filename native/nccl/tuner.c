@@ -15,8 +15,15 @@
 #include <stdlib.h>
 
 struct tuner {
-    int takes;
+    size_t nodes;
 };
+
+int tuner_takes(size_t nodes, int function, uint64_t bytes)
+{
+    const struct settings *s = &net_process()->settings;
+    return nodes > 1 && function == NCCL_ALLREDUCE && bytes >= s->collnet_bytes &&
+           (s->collnet == ALWAYS || (s->collnet == IF_DEGRADED && plans_degraded(net_process()->plans)));
+}
 
 nccl_result_t tuner_init(size_t nodes, nccl_logger_t log, void **context)
 {
@@ -25,8 +32,8 @@ nccl_result_t tuner_init(size_t nodes, nccl_logger_t log, void **context)
     *context = t;
     if (!t)
         return NCCL_SYSTEM_ERROR;
-    t->takes = nodes > 1 && (s->collnet == ALWAYS || (s->collnet == IF_DEGRADED && plans_degraded(net_process()->plans)));
-    if (log && t->takes)
+    t->nodes = nodes;
+    if (log && tuner_takes(nodes, NCCL_ALLREDUCE, UINT64_MAX))
         log(NCCL_TOLD, NCCL_OF_INIT | NCCL_OF_NET, __func__, __LINE__,
             "NET/optcc: AllReduce of %llu bytes and more goes by CollNet where NCCL_COLLNET_ENABLE=1",
             (unsigned long long)s->collnet_bytes);
@@ -41,7 +48,7 @@ nccl_result_t tuner_tune(void *context, int function, size_t bytes, int operatio
     (void)operations, (void)registered, (void)channels;
     if (!t || protocols <= NCCL_SIMPLE)
         return NCCL_SUCCESS;
-    const int takes = t->takes && function == NCCL_ALLREDUCE && bytes >= net_process()->settings.collnet_bytes;
+    const int takes = tuner_takes(t->nodes, function, bytes);
     for (int a = NCCL_COLLNET_DIRECT; a <= NCCL_COLLNET_CHAIN && a < algorithms; a++)
         for (int p = 0; p < protocols; p++) {
             float *cost = &table[a * protocols + p];

@@ -1,15 +1,15 @@
 // Copies and folds of arrays by a kernel that runs as long as a collective does, and what divides an average. Compiled
-// once per element type: -DTYPE_<dtype>.
+// once per element type: -DTYPE_<dtype>. -DLIFE_ALONE leaves out what the plugin for NCCL does not run.
 //
-// Every fold is one operation per element, rounded once to the element's type (fp16 and bf16 too: native add.f16 and
-// add.bf16, round to nearest even), so the bits depend on nothing but the operands: not on the grid, nor on the width.
+// Every fold is one operation per element, rounded once to the element's type (fp16 and bf16 too, to nearest even), so the
+// bits depend on nothing but the operands: not on the grid, nor on the width.
+//
+// It needs no header: the plugin for NCCL (native/nccl/gpu.c) compiles it where there may be none.
 
-#if defined(TYPE_float16)
-#include <cuda_fp16.h>
-typedef __half Element;
-#elif defined(TYPE_bfloat16)
-#include <cuda_bf16.h>
-typedef __nv_bfloat16 Element;
+#if defined(TYPE_float16) || defined(TYPE_bfloat16)
+struct Element {
+  unsigned short bits;
+};
 #elif defined(TYPE_float32)
 typedef float Element;
 #elif defined(TYPE_float64)
@@ -37,9 +37,9 @@ typedef unsigned long long u64;
 // Every NaN that comes out is quiet with sign and payload 0, and minima and maxima take -0 for less than +0 and leave a
 // NaN aside where there is a number: the same bits as in host memory (float_bits.py).
 #if defined(TYPE_float16)
-__device__ inline Element settled(Element x) { return __hisnan(x) ? __ushort_as_half(0x7e00) : x; }
+__device__ inline Element settled(Element x) { return (x.bits & 0x7fff) > 0x7c00 ? Element{0x7e00} : x; }
 #elif defined(TYPE_bfloat16)
-__device__ inline Element settled(Element x) { return __hisnan(x) ? __ushort_as_bfloat16(0x7fc0) : x; }
+__device__ inline Element settled(Element x) { return (x.bits & 0x7fff) > 0x7f80 ? Element{0x7fc0} : x; }
 #elif defined(TYPE_float32)
 __device__ inline Element settled(Element x) {  // on the bits: a comparison would be one with -ftz
   return (__float_as_int(x) & 0x7fffffff) > 0x7f800000 ? __int_as_float(0x7fc00000) : x;
@@ -51,11 +51,61 @@ __device__ inline Element settled(Element x) { return x; }
 #endif
 
 #if defined(TYPE_float16) || defined(TYPE_bfloat16)
-// The _rn forms are never merged into a multiply-add.
-struct Sum { __device__ static Element of(Element a, Element b) { return settled(__hadd_rn(a, b)); } };
-struct Prod { __device__ static Element of(Element a, Element b) { return settled(__hmul_rn(a, b)); } };
-struct Min { __device__ static Element of(Element a, Element b) { return settled(__hmin(a, b)); } };
-struct Max { __device__ static Element of(Element a, Element b) { return settled(__hmax(a, b)); } };
+#if defined(TYPE_float16)
+__device__ inline float widened(Element x) {
+  float made;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(made) : "h"(x.bits));
+  return made;
+}
+__device__ inline Element narrowed(float x) {
+  Element made;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(made.bits) : "f"(x));
+  return made;
+}
+#else
+__device__ inline float widened(Element x) { return __int_as_float((int)x.bits << 16); }
+__device__ inline Element narrowed(float x) {
+  const unsigned bits = (unsigned)__float_as_int(x);
+  if ((bits & 0x7fffffff) > 0x7f800000) return Element{0x7fc0};
+  return Element{(unsigned short)((bits + 0x7fff + (bits >> 16 & 1)) >> 16)};
+}
+#endif
+
+// In their own type where the GPU can. Else by way of float32, which changes no bit: it has more than twice as many.
+#define NARROW(name, instruction, wide, since)                                                          \
+  struct name {                                                                                         \
+    __device__ static Element of(Element a, Element b) {                                                \
+      Element made;                                                                                     \
+      NARROW_##since(asm(instruction " %0, %1, %2;" : "=h"(made.bits) : "h"(a.bits), "h"(b.bits)), wide) \
+      return settled(made);                                                                             \
+    }                                                                                                   \
+  };
+#define WIDELY(wide)                                                                                \
+  float sum;                                                                                        \
+  asm(wide " %0, %1, %2;" : "=f"(sum) : "f"(widened(a)), "f"(widened(b)));                          \
+  made = narrowed(sum);
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#define NARROW_90(natively, wide) natively;
+#else
+#define NARROW_90(natively, wide) WIDELY(wide)
+#endif
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+#define NARROW_80(natively, wide) natively;
+#else
+#define NARROW_80(natively, wide) WIDELY(wide)
+#endif
+#define NARROW_50(natively, wide) natively;
+#if defined(TYPE_float16)
+NARROW(Sum, "add.rn.f16", "add.rn.f32", 50)
+NARROW(Prod, "mul.rn.f16", "mul.rn.f32", 50)
+NARROW(Min, "min.f16", "min.f32", 80)
+NARROW(Max, "max.f16", "max.f32", 80)
+#else
+NARROW(Sum, "add.rn.bf16", "add.rn.f32", 90)
+NARROW(Prod, "mul.rn.bf16", "mul.rn.f32", 90)
+NARROW(Min, "min.bf16", "min.f32", 80)
+NARROW(Max, "max.bf16", "max.f32", 80)
+#endif
 #elif defined(TYPE_float32) || defined(TYPE_float64)
 // In PTX, because cupy compiles everything with -ftz=true, which would make zeros of float32's subnormal operands and
 // results, and because PTX says of min and max what is said above.
@@ -149,6 +199,7 @@ BY_FOUR(Min, LEAST)
 BY_FOUR(Max, MOST)
 #endif
 
+#if !defined(LIFE_ALONE)
 // An average's last step: every element divided by the number of contributions. Floats round once (fp16 and bf16 from
 // float32's quotient), integers are cut towards zero.
 __device__ inline float ratio(float x, float by) {
@@ -158,10 +209,8 @@ __device__ inline float ratio(float x, float by) {
 }
 
 __device__ inline Element quotient(Element x, u64 by) {
-#if defined(TYPE_float16)
-  return __float2half_rn(ratio(__half2float(x), (float)by));
-#elif defined(TYPE_bfloat16)
-  return __float2bfloat16_rn(ratio(__bfloat162float(x), (float)by));
+#if defined(TYPE_float16) || defined(TYPE_bfloat16)
+  return narrowed(ratio(widened(x), (float)by));
 #elif defined(TYPE_float32)
   return ratio(x, (float)by);
 #elif defined(TYPE_float64)
@@ -189,6 +238,7 @@ extern "C" __global__ void divide(Element* array, u64 count, u64 head, u64 by) {
     array[at] = settled(quotient(array[at], by));
   }
 }
+#endif
 
 // The resident kernel: it runs as long as a collective does and takes jobs from memory that it shares with the host.
 // native/folder_gpu.c gives them and says how; its twin there does the same on the processor.
@@ -222,6 +272,10 @@ __device__ __forceinline__ T fresh(const T* at) {
   }
   return made;
 }
+
+// Orders what is before and behind it as seen by other GPUs and the host, too. __threadfence_system() is more: it puts all
+// fences of all blocks into one order.
+__device__ __forceinline__ void fence() { asm volatile("fence.acq_rel.sys;" ::: "memory"); }
 
 template <class A, class B> struct Same { static constexpr bool is = false; };
 template <class A> struct Same<A, A> { static constexpr bool is = true; };
@@ -270,46 +324,115 @@ __device__ __forceinline__ void part_of_any_width(u64 to, u64 from, u64 bytes) {
 
 enum Task { TASK_NOTHING, TASK_COPY, TASK_FOLD, TASK_END };  // as in folder_gpu.c, as is the form of a slot
 
+// What a job's fold does: always one operation, or the one that the job says.
 template <class Op>
-__device__ __forceinline__ void serve(const u64* slots, u64 count, u64* done, u64 first) {
+struct Always {
+  __device__ static void fold(unsigned, u64 to, u64 from, u64 bytes) { part_of_any_width<Op>(to, from, bytes); }
+};
+struct AsSaid {
+  __device__ static void fold(unsigned op, u64 to, u64 from, u64 bytes) {
+    switch (op) {
+      case 0: part_of_any_width<Sum>(to, from, bytes); break;
+      case 1: part_of_any_width<Prod>(to, from, bytes); break;
+      case 2: part_of_any_width<Min>(to, from, bytes); break;
+      default: part_of_any_width<Max>(to, from, bytes); break;
+    }
+  }
+};
+
+// Until a job says END; or, where there is a word `over`, until that is `life` and there is no job.
+template <class Folds>
+__device__ __forceinline__ void serve(const u64* slots, u64 count, u64* done, u64 first, const u64* over, u64 life) {
   constexpr u64 LOW = (1ull << 48) - 1;
   __shared__ u64 said[3];
+  __shared__ int ends;
   const u64 blocks = gridDim.x;
   for (u64 number = first + (blockIdx.x + blocks - first % blocks) % blocks;; number += blocks) {
     if (threadIdx.x < 32) {
       const u64 round = (number / count + 1) & 0xffff;
-      const u64* const word = slots + number % count * 4 + threadIdx.x % 4;
+      const int lane = threadIdx.x % 4;  // four threads read the slot at once, and whether all is over
+      const u64* const word = lane == 3 && over ? over : slots + number % count * 4 + lane;
       u64 read = 0;
-      for (;;) {  // four threads read the slot at once
+      int last = 0;
+      for (;;) {
         read = fresh(word);
-        if (__all_sync(0xffffffffu, threadIdx.x % 4 == 3 || read >> 48 == round)) break;
+        if (__all_sync(0xffffffffu, lane == 3 || read >> 48 == round)) break;
+        last = over && !__all_sync(0xffffffffu, lane != 3 || read != life);
+        if (last) break;
         __nanosleep(40);
       }
       if (threadIdx.x < 3) said[threadIdx.x] = read & LOW;
-      __threadfence_system();  // what the job is about was there before the job
+      if (threadIdx.x == 0) ends = last;
+      fence();  // what the job is about was there before the job
     }
     __syncthreads();
+    if (ends) return;
     const u64 to = said[0], from = said[1], bytes = said[2] & 0xffffffffull;
-    const unsigned task = (unsigned)(said[2] >> 32);
+    const unsigned task = (unsigned)(said[2] >> 32) & 0xff, op = (unsigned)(said[2] >> 40) & 0xf;
     if (task == TASK_FOLD)
-      part_of_any_width<Op>(to, from, bytes);
+      Folds::fold(op, to, from, bytes);
     else if (task == TASK_COPY)
       part_of_any_width<Take>(to, from, bytes);
     __syncthreads();
     if (threadIdx.x == 0) {
-      __threadfence_system();
+      fence();
       *reinterpret_cast<volatile u64*>(done + blockIdx.x * 16) = number / blocks + 1;
     }
     if (task == TASK_END) return;
   }
 }
 
+#if !defined(LIFE_ALONE)
 #define SERVE(name, Op)                                                                                            \
   extern "C" __global__ void __launch_bounds__(512)                                                                \
       serve_##name(const u64* slots, u64 count, u64* done, u64 first) {                                            \
-    serve<Op>(slots, count, done, first);                                                                          \
+    serve<Always<Op>>(slots, count, done, first, nullptr, 0);                                                      \
   }
 SERVE(sum, Sum)
 SERVE(prod, Prod)
 SERVE(min, Min)
 SERVE(max, Max)
+#endif
+
+// What block 0 has seen of the host's memory, for the others: the life that may take jobs, its first job; the life that is
+// over. So a loaded module is one folder's: numbers of lives never come again. Each read of the host's memory is a way
+// there and back, and those of one word by all blocks seem to go one after another: where all read `over`, an H200 folded
+// 97 GB/s in its own memory, and 249 where block 0 alone does.
+__device__ u64 relayed[3];
+
+// A life of a kernel that comes and goes: it says that it is there, waits until the engine has said with which job it
+// begins, or that all is over, and says that it has gone.
+extern "C" __global__ void __launch_bounds__(512)
+    serve_life(const u64* slots, u64 count, u64* lines, const u64* lives, const u64* over, u64 life) {
+  __shared__ u64 first;
+  __shared__ int goes;
+  volatile u64* const line = lines + blockIdx.x * 16;
+  volatile u64* const relay = blockIdx.x ? nullptr : relayed;
+  const u64* const may = relay ? lives : relayed;
+  const u64* const end = relay ? over : relayed + 2;
+  if (threadIdx.x == 0) {
+    line[1] = life;
+    for (goes = 0; !goes && fresh(end) != life; __nanosleep(100)) goes = fresh(may) == life;
+    fence();
+    first = fresh(may + 1);
+    if (relay && goes) {
+      relay[1] = first;
+      fence();
+      relay[0] = life;
+    }
+  }
+  __syncthreads();
+  if (goes) serve<AsSaid>(slots, count, lines, first, end, life);
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    if (relay) relay[2] = life;
+    fence();
+    line[2] = life;
+  }
+}
+
+// Behind what the kernel was there for.
+extern "C" __global__ void tell_over(u64* over, u64 life) {
+  fence();
+  *reinterpret_cast<volatile u64*>(over) = life;
+}

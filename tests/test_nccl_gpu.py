@@ -1,0 +1,192 @@
+"""Sums of the plugin for NCCL on a GPU, with CUDA and NCCL's launches played: a kernel that comes late, goes early, or
+never comes; and what is missing leaves the sums to the processor, and is said."""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from ctypes import byref, c_uint64, c_void_p
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from benchmarks.bench_nccl_gpu import Job, Life
+from tests.native_build import LOOSE, Mutant, build
+from tests.nccl_ranks import Build, Outcome, loopback, played_cuda, run, sanitizing, shared_build
+
+pytestmark = pytest.mark.cc
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    return shared_build(tmp_path_factory)
+
+
+def play(built: Build, ranks: int, flags: str = "-O2", **more: str) -> Outcome:
+    """Two groups, a communicator each, and one that is aborted, at each of the ranks."""
+    seed = int(more.pop("seed", "1"))
+    version = int(more.pop("version", "12"))
+    calls = int(more.pop("calls", "60"))
+    env = {**played_cuda(built, flags), "PLAYED_CUDA_SEED": str(seed), "HARNESS_LIMIT_S": "100", **more}
+    return run(built, loopback(ranks), seed=seed, calls=calls, version=version, env=env)
+
+
+def sums(outcome: Outcome) -> dict[str, float]:
+    """What seats say when they are left, of all ranks together."""
+    found: dict[str, float] = {"gpu": 0, "kernels": 0, "processor": 0, "left": 0, "graphs": 0, "without": 0, "late": 0}
+    form = (
+        r"sums: ([\d.]+) MB by the GPU in (\d+) kernels, ([\d.]+) MB by the processor; "
+        r"(\d+) jobs of kernels that had gone; (\d+) launches for graphs "
+        r"and (\d+) others without a kernel, (\d+) kernels that came late"
+    )
+    for told in re.findall(form, "\n".join(outcome.logged)):
+        for name, value in zip(found, told, strict=True):
+            found[name] += float(value)
+    return found
+
+
+@pytest.mark.parametrize(("ranks", "version"), [(2, 12), (3, 11), (4, 12)])
+def test_kernels_beside_nccls_add(built: Build, ranks: int, version: int) -> None:
+    """All types and operations, right to the bit; two communicators on a GPU at once."""
+    outcome = play(built, ranks, seed=str(ranks), version=str(version))
+    assert not outcome.fault
+    assert "sums of this group are the GPU's" in outcome.logged[0]
+    found = sums(outcome)
+    assert found["gpu"] > 1
+    assert found["kernels"] > 3
+
+
+@pytest.mark.parametrize(("seed", "segment"), [(1, 131072), (2, 4096), (3, 131072)])
+def test_kernels_that_come_and_go_as_they_like(built: Build, seed: int, segment: int) -> None:
+    """Hooks that come late or never, launches for graphs, kernels that end before their calls do or begin late."""
+    more = {"HARNESS_LAUNCHES": "odd", "PLAYED_CUDA_LATE_US": "20000", "OPTCC_SEGMENT_BYTES": str(segment)}
+    outcome = play(built, 2 + seed % 3, seed=str(seed), calls="80", **more)
+    assert not outcome.fault
+    found = sums(outcome)
+    assert found["graphs"] > 0
+    assert found["kernels"] > 0
+
+
+def test_a_kernel_that_does_not_begin_is_not_waited_for(built: Build) -> None:
+    outcome = play(built, 2, PLAYED_CUDA_NEVER="1")
+    assert not outcome.fault
+    found = sums(outcome)
+    assert found["gpu"] == found["kernels"] == 0
+    assert found["processor"] > 1
+    assert found["late"] > 3
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"OPTCC_GPU": "off"}, "OPTCC_GPU=off"),
+        ({"version": "10"}, "NCCL is older than 2.28, or NCCL_PROFILER_PLUGIN names another library"),
+        ({"LD_LIBRARY_PATH": "/nowhere"}, "there is no libcuda.so.1"),
+        ({"PLAYED_CUDA_BROKEN": "cuCtxGetCurrent"}, "the thread that connects has no GPU"),
+    ],
+)
+def test_what_is_missing_is_said_and_the_processor_adds(built: Build, more: dict[str, str], why: str) -> None:
+    outcome = play(built, 2, calls="20", **more)
+    assert not outcome.fault
+    assert all(f"sums of this group are the processor's: {why}" in log for log in outcome.logged)
+
+
+@pytest.mark.parametrize("broken", ["cuModuleLoadData", "nvrtcCompileProgram", "serve_life", "tell_over"])
+def test_what_fails_later_leaves_the_processor(built: Build, broken: str) -> None:
+    """`tell_over`: nothing else would end the kernel, so it is told at once."""
+    outcome = play(built, 3, PLAYED_CUDA_BROKEN=broken, calls="40")
+    assert not outcome.fault
+    assert sums(outcome)["processor"] > 1
+    assert ("NVRTC does not compile" in outcome.logged[0]) == (broken == "nvrtcCompileProgram")
+    assert "has not ended" not in "".join(outcome.logged)
+
+
+def late_jobs(lib: Any) -> bool:
+    """Whether a job is done that is given after the kernel has gone, and before anybody has looked whether it has."""
+    blocks, part, int8, total = 2, 128, 0, 300
+    lib.optcc_gpu_bytes.restype = c_uint64
+    room = np.zeros(lib.optcc_gpu_bytes(blocks) + 128, np.uint8)
+    to, origin = np.full(total, 3, np.int8), np.arange(total).astype(np.int8)
+    gpu, twin, life, ticket = c_void_p(), c_void_p(), Life(), c_uint64()
+    memory = c_void_p(room.ctypes.data + -room.ctypes.data % 128)
+    assert lib.optcc_gpu_open(memory, blocks, c_uint64(part), byref(gpu)) == 0
+    assert lib.optcc_gpu_look(gpu) != 0
+    for array in (to, origin):
+        assert lib.optcc_gpu_reach(gpu, c_void_p(array.ctypes.data), c_uint64(total)) == 0
+    assert lib.optcc_gpu_ask(gpu, int8, byref(life)) == 0
+    assert lib.optcc_gpu_twin_life(memory, blocks, int8, c_uint64(life.number), c_uint64(1), byref(twin)) == 0
+    while lib.optcc_gpu_look(gpu) != 0:
+        lib.optcc_gpu_twin_step(twin, 1)
+    c_uint64.from_address(life.over).value = life.number
+    while lib.optcc_gpu_twin_step(twin, 1):
+        pass
+    job = Job(to.ctypes.data, origin.ctypes.data, total, int8, 0, 1)
+    assert lib.optcc_gpu_job(gpu, byref(job), byref(ticket)) == 0
+    assert lib.optcc_gpu_done(gpu, ticket) != 0
+    assert lib.optcc_gpu_look(gpu) != 0
+    assert lib.optcc_gpu_done(gpu, ticket) == lib.optcc_gpu_gone(gpu) == 0
+    lib.optcc_gpu_twin_close(twin)
+    lib.optcc_gpu_close(gpu)
+    return bool((to == origin + np.int8(3)).all())
+
+
+def test_a_job_that_a_kernel_has_left_is_done(tmp_path: Path) -> None:
+    forgotten = Mutant("folder_gpu.c", "                do_slot(slot); /* else", "                ; /* else")
+    (tmp_path / "wrong").mkdir()
+    assert late_jobs(ctypes.CDLL(str(build(tmp_path))))
+    assert not late_jobs(ctypes.CDLL(str(build(tmp_path / "wrong", forgotten.planted(tmp_path / "wrong"), LOOSE))))
+
+
+def test_another_word_for_the_gpu_is_refused(built: Build) -> None:
+    outcome = play(built, 2, OPTCC_GPU="on", calls="4", HARNESS_LIMIT_S="20")
+    assert "OPTCC_GPU=on: expected auto" in outcome.logged[0]
+    assert outcome.fault
+
+
+# --- bugs that must be found, sanitizers -----------------------------------------------------------------------------
+
+
+MUTANTS = {
+    "a kernel is believed to be there before it is": Mutant(
+        "folder_gpu.c", "        if (!all_say(g, BEGUN, next) ||", "        if ("
+    ),
+    "a slot is used again while it is read": Mutant(
+        "nccl/groups.c", "p->read[p->heard % SLOTS] = landed == OPTCC_AGAIN;", "p->read[p->heard % SLOTS] = 0;"
+    ),
+    "a call begins before its input is there": Mutant(
+        "nccl/groups.c", "if (g->gpu && optcc_gpu_done(g->gpu, c->ticket) != OPTCC_OK)", "if (0)"
+    ),
+    "another type's jobs go to the kernel": Mutant(
+        "folder_gpu.c", "(!job->fold || job->type == g->type) &&\n", "\n"
+    ),
+    "a first job that is not the next": Mutant(
+        "folder_gpu.c", "(&g->lives[FIRST], g->next,", "(&g->lives[FIRST], g->next + 1,"
+    ),
+}  # fmt: skip
+
+
+def found(mutant: str, folder: Path) -> bool:
+    built = Build.wrong(folder, MUTANTS[mutant])
+    more = {"HARNESS_LAUNCHES": "odd", "HARNESS_LIMIT_S": "25", "OPTCC_RETURN_S": "5", "calls": "150"}
+    more["OPTCC_SEGMENT_BYTES"] = "4096"  # what comes is more messages than a connection has slots
+    return any(play(built, 3, seed=str(seed), **more).fault for seed in (1, 2))
+
+
+def test_a_slot_that_is_used_again_is_found(tmp_path: Path) -> None:
+    assert found("a slot is used again while it is read", tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("mutant", sorted(MUTANTS))
+def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
+    assert found(mutant, tmp_path)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("kind", ["address,undefined", "thread"])
+def test_sanitizers_find_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
+    built = shared_build(tmp_path_factory, kind)
+    outcome = play(built, 3, sanitizing(kind), HARNESS_LAUNCHES="odd", calls="40", OPTCC_RETURN_S="100")
+    assert not outcome.unsound
