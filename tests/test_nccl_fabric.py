@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
+import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -20,7 +23,7 @@ from optcc.fabric.played import PlayedFabric
 from optcc.values.cluster import Cluster
 from tests.effort import cases
 from tests.native_build import Mutant
-from tests.nccl_ranks import Build, Outcome, Ranks, loopback, run, shared_build
+from tests.nccl_ranks import ROOT, Build, Outcome, Ranks, loopback, run, shared_build
 from tests.test_nccl_collnet import plans_taken
 
 pytestmark = pytest.mark.cc
@@ -247,6 +250,36 @@ def test_wires_that_cannot_be_stop_the_job(built: Build, env: dict[str, str], to
     outcome = one(built, **env)
     assert outcome.told == ["wrong: init"]
     assert told in outcome.logged[0]
+
+
+TUNES = """
+import sys
+from pathlib import Path
+from tests.test_nccl_collnet import ALLREDUCE, CHAIN, PROTOCOLS, SIMPLE, tuned
+from tests.test_nccl_plugin import Table
+plugin = Path(sys.argv[1])
+Table(plugin).start()
+print(tuned(plugin, 5, ALLREDUCE, 64 << 20)[CHAIN * PROTOCOLS + SIMPLE])
+"""
+
+
+@pytest.mark.parametrize(
+    ("wires", "when", "takes"), [("rdma", "auto", False), ("rdma", "always", True), ("tcp", "auto", True)]
+)
+def test_plans_are_taken_over_rdma_only_if_asked_for(
+    built: Build, tmp_path: Path, wires: str, when: str, takes: bool
+) -> None:
+    """Where NCCL's ring has been faster."""
+    slow = Cluster.uniform(servers=4, nics=2, rate=10**9).degrade("server1/nic0", Fraction(1, 2))
+    (tmp_path / "now.plan").write_text(prepared(slow, 0)[0]["now.plan"], encoding="utf-8")
+    with fabric_of(1, 2) as fabric:
+        env = {
+            **os.environ, **fabric.env(0), "OPTCC_WIRES": wires, "NCCL_SOCKET_IFNAME": "=lo",
+            "OPTCC_PLANS": str(tmp_path), "OPTCC_COLLNET": when,
+        }  # fmt: skip
+        command = [sys.executable, "-c", TUNES, str(built.plugin)]
+        done = subprocess.run(command, env=env, cwd=ROOT, text=True, capture_output=True, timeout=120, check=True)
+    assert float(done.stdout) == (0.0 if takes else -1.0)
 
 
 def test_ranks_with_other_wires_are_told(built: Build) -> None:

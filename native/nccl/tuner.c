@@ -3,11 +3,12 @@
  * NCCL's own reckoning takes CollNet for a switch that reduces, and would use it for everything. Here it is struck out,
  * but for an AllReduce of OPTCC_COLLNET_BYTES or more, where OPTCC_COLLNET says so:
  *
- *   auto    where the plans were written for a cluster that is degraded now (now.plan has slow nodes): the default
+ *   auto    where the plans were written for a cluster that is degraded now (now.plan has slow nodes), over TCP: the
+ *           default. Over RDMA plans have not yet been as fast as NCCL's ring (docs/bench-nccl-played-ours.md)
  *   always, never
  *
  * All ranks of a communicator must choose alike. So nothing counts here but what is set, and the plans, which are the
- * same everywhere or there is no group. What is struck out leaves the rest to NCCL, as without us.
+ * same everywhere or there is no group, and which wires there are, which is the same or there is no link. What is struck out leaves the rest to NCCL, as without us.
  */
 #define _GNU_SOURCE
 #include "net.h"
@@ -20,9 +21,10 @@ struct tuner {
 
 int tuner_takes(size_t nodes, int function, uint64_t bytes)
 {
-    const struct settings *s = &net_process()->settings;
+    const struct process *p = net_process();
+    const struct settings *s = &p->settings;
     return nodes > 1 && function == NCCL_ALLREDUCE && bytes >= s->collnet_bytes &&
-           (s->collnet == ALWAYS || (s->collnet == IF_DEGRADED && plans_degraded(net_process()->plans)));
+           (s->collnet == ALWAYS || (s->collnet == IF_DEGRADED && p->way == WAY_TCP && plans_degraded(p->plans)));
 }
 
 nccl_result_t tuner_init(size_t nodes, nccl_logger_t log, void **context)
