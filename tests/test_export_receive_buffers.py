@@ -587,7 +587,7 @@ def test_wrong_files_of_nodes_are_found(name: str, form: str) -> None:
 
 
 def test_a_chain_of_sends_carries_nothing() -> None:
-    """A send comes after the one before it at its port, and so after what that one waited for; it does not carry that."""
+    """A send comes after the one before it at its port, so after what that one waited for, but does not carry it."""
     rows: list[Row] = [(1, 3, BESIDE, ()), (0, 1, BESIDE, ()), (1, 2, BESIDE, (1,)), (1, 0, BESIDE, ())]
     rows += [(src, dst, BESIDE, ()) for src, dst in ((2, 1), (3, 1), (3, 2), (0, 3), (2, 3), (2, 0), (3, 0))]
     nodes = goal.load(goal.export(by_hand(servers(4), rows)))
