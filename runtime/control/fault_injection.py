@@ -92,11 +92,13 @@ def demand_had(kind: str, transport: str) -> None:
 class FaultInjector:
     """Strikes one rank's NICs at its moments; every strike is noted in `journal` just before, as kind "struck".
 
-    strikes : as `demand_strike` lets through; played : the NICs, see `NativeWires.nics`
+    played : the NICs, see `NativeWires.nics`
     healing : when which flapping NIC (its index) heals; kept up to date, for the next injector of the same wires.
         Flaps of a NIC that overlap or touch are one: it heals at the last one's end. A lasting fault ends a flap.
     sent : bytes that have left by each NIC of this rank so far, by index
     farewell : called before the process is killed
+
+    Raises InputError for a strike of no known kind, or at a NIC that is not in the layout.
     """
 
     def __init__(
@@ -113,6 +115,15 @@ class FaultInjector:
         farewell: Callable[[], None] = lambda: None,
     ) -> None:
         nics = {nic.name: i for i, nic in enumerate(layout.nics)}
+        for strike in strikes:
+            if strike.kind == "path" and not hasattr(played, "break_path"):
+                raise InputError("real NICs cannot be told to", where="path", expected="--transport local")
+            ends = {strike.nic, strike.far} if strike.kind == "path" else {strike.nic}
+            if not ends <= nics.keys() or strike.kind not in KINDS:
+                names = ", ".join(list(nics)[:8])
+                raise InputError(
+                    "no such fault", where=strike.nic, expected=f"{', '.join(KINDS)} of one of {names}", got=strike.kind
+                )
         mine = [strike for strike in strikes if layout.nics[nics[strike.nic]].rank == rank]
         self._pending = sorted(mine, key=lambda strike: strike.at)
         self._healing = [] if healing is None else healing

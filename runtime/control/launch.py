@@ -18,9 +18,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Self
 
-from optcc.errors import InputError
+from optcc.errors import InputError, some
 from optcc.runtime.codec import typed
-from optcc.runtime.control.fault_injection import demand_strike
 from optcc.runtime.control.job import Assignment, Job, check_memory, nics_s, processor_note
 from optcc.runtime.control.limits import check_descriptors
 from optcc.runtime.control.overseer import FAREWELL_S, Overseer
@@ -183,14 +182,14 @@ class Session:
     def run_all(
         self, calls: Sequence[RunCall], progress: Callable[[int, Collective], None] = lambda number, done: None
     ) -> list[Collective]:
-        """The same of several calls: ranks make one after the other. InputError for a fault that cannot be had.
+        """The same of several calls: ranks make one after the other. InputError for a NIC to strike that is not used.
 
         progress : called with the number of each call that is done, from 0
         """
-        used = {call.algorithm for call in calls}
-        nics = {port.name: port.rank for name in used for port in self._job.schedules[name].ports}
+        nics = {port.name for name in {call.algorithm for call in calls} for port in self._job.schedules[name].ports}
         for strike in (strike for call in calls for strike in call.strikes):
-            demand_strike(strike, nics, self._job.transport)
+            if strike.nic not in nics:
+                raise InputError("no such NIC", where=strike.kind, expected=some(sorted(nics)), got=strike.nic)
         done: list[Collective] = []
         self._ship(Assignment(None, calls, self._patience_s))
         for number in range(len(calls)):
