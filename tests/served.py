@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from optcc.runtime.devices.gpu_array import DeviceArray
-from optcc.runtime.devices.host import Array, Op
+from optcc.runtime.devices.host import Array, Op, name_of
+from optcc.runtime.devices.resident import OPS, TYPES
 
 SLOTS = 1024
 COPY, FOLD, END = 1, 2, 3
@@ -54,17 +55,18 @@ class Served:
 
     def start(self, jobs: Sequence[Job], op: Op = Op.SUM, stream: object = None) -> None:
         """The same without the wait; the next call comes after it."""
-        first = self.give(jobs)
+        first = self.give(jobs, op)
         self.launch(jobs[0][1].dtype, op, first, stream)
 
-    def give(self, jobs: Sequence[Job]) -> int:
+    def give(self, jobs: Sequence[Job], op: Op = Op.SUM) -> int:
         """Jobs for a kernel that is launched next; returns the first one's number."""
         first = self._next
         assert len(jobs) * self.parts + self.blocks <= SLOTS
         for task, to, source in jobs:
+            what = task | (OPS.index(op) << 8 | TYPES.index(name_of(to.dtype)) << 12 if task == FOLD else 0)
             step = -(-to.count // self.parts) * to.itemsize
             for at in range(0, to.nbytes, max(1, step)):
-                self._put(task, to.address + at, source.address + at, min(step, to.nbytes - at))
+                self._put(what, to.address + at, source.address + at, min(step, to.nbytes - at))
         for _ in range(self.blocks):
             self._put(END, 0, 0, 0)
         return first

@@ -218,8 +218,9 @@ def test_jobs_that_are_given_ahead_are_the_next_kernels(memory: Memory) -> None:
     """Each kernel ends with the jobs that are its own."""
     assert isinstance(memory, Served)
     own, landed = memory.put(np.full(1000, 3.0, np.float32)), memory.put(np.full(1000, 2.0, np.float32))
-    firsts = [memory.give([(FOLD, own, landed)]) for _ in range(3)]
-    for op, first in zip((Op.SUM, Op.PROD, Op.SUM), firsts, strict=True):
+    ops = (Op.SUM, Op.PROD, Op.SUM)
+    firsts = [memory.give([(FOLD, own, landed)], op) for op in ops]
+    for op, first in zip(ops, firsts, strict=True):
         memory.launch(np.dtype(np.float32), op, first)
     memory.gpu.wait()
     assert set(memory.get(own).tolist()) == {12.0}, "(3 + 2) x 2 + 2"
