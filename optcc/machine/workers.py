@@ -59,9 +59,9 @@ class Worker:
 
     def do(self, task: tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]], limit_s: float | None) -> Any:
         """What the task returns or raises. BrokenProcessPool where the process dies, or there is to be none any more,
-        TimeoutError where it was killed at the limit."""
+        TimeoutError where it was killed at the limit, OSError where it cannot be started."""
+        pipe = self._pipe if self._pipe and self.alive else self._start()
         try:
-            pipe = self._pipe if self._pipe and self.alive else self._start()
             pipe.send(task)
             answered = pipe.poll(limit_s)
             done, value = pipe.recv() if answered else (False, TimeoutError(f"took longer than {limit_s:g} s"))

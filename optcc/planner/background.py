@@ -78,7 +78,7 @@ class Helper:
             return self._worker.do((_in_words, call, {}), limit_s)
         except TimeoutError:
             raise LateError(f"no plan after {limit_s:.3g} s") from None
-        except BrokenProcessPool:
+        except (BrokenProcessPool, OSError):
             raise OptccError("the process that prepares plans died") from None
         except MemoryLimitError:  # what it has taken, it may keep
             self.stop()
