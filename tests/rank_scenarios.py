@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import json
@@ -9,6 +10,7 @@ import multiprocessing
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -20,8 +22,10 @@ from typing import Any
 import numpy as np
 
 import optcc
-from optcc.runtime.control import channel, fault_injection
+from optcc.communicator import interface
+from optcc.runtime.control import channel, fault_injection, overseer
 from optcc.runtime.control.channel import Control
+from optcc.runtime.messages import SharedValues
 from optcc.runtime.native.wires import ShmWires
 from tests import communicator_contract as contract
 
@@ -180,6 +184,71 @@ def dies_joining(call: str, who: str, where: str) -> None:
     outcome(comm.barrier)
     for each in made:  # else the hub's process might end before another rank has made it
         each.close()
+
+
+def comes_late(call: str, when: str, where: str) -> None:
+    """To a part, or a larger group, of three: rank 1. Rank 2 has died by then, as its first word had been said.
+
+    when : rank 0 waits for it; or has left
+    """
+    join, tell = Control.join.__func__, Control.tell  # type: ignore[attr-defined]
+
+    def joins(kind: type[Control], place: Any, *how: Any) -> Control:
+        time.sleep(1.0)
+        with contextlib.suppress(ConnectionRefusedError):
+            while when == "left":
+                socket.create_connection(place.address).close()
+                time.sleep(0.1)
+        return join(kind, place, *how)  # type: ignore[no-any-return]
+
+    def dies(control: Control, message: Any) -> None:
+        tell(control, message)
+        os._exit(1)
+
+    if call == "grow" and RANK == 2:
+        Control.tell = dies  # type: ignore[method-assign]
+        optcc.Communicator(rendezvous=where, rank=2, world=3)
+    comm = optcc.Communicator(world=2, rank=RANK) if call == "grow" else optcc.Communicator()
+    comm.barrier()
+    if RANK == 1:
+        Control.join = classmethod(joins)  # type: ignore[method-assign, assignment]
+    elif RANK == 2:
+        Control.join = classmethod(lambda *how: setattr(Control, "tell", dies) or join(*how))  # type: ignore
+    elif when == "waits":
+        overseer.FAREWELL_S = HANGS_S
+    if call == "split":
+        outcome(lambda: comm.split(RANK // 3))
+        outcome(comm.barrier)
+    else:
+        outcome(lambda: comm.grow(3, where))
+        outcome(lambda: comm.all_reduce(ones(SMALL)))
+
+
+def half_grown(told: str, where: str) -> None:
+    """Rank 0 dies when it has told so many others that all have made the larger group."""
+    if RANK == 3:
+        comm = optcc.Communicator(rendezvous=where, rank=3, world=4)
+    else:
+        whether, say_to, decided = interface.all_or_none, overseer.Overseer.say, list[bool]()
+
+        def dies_telling(hub: Any, ranks: Any, message: Any) -> None:
+            dies = RANK == 0 and bool(decided) and isinstance(message, SharedValues)
+            say_to(hub, [1, 2][: int(told)] if dies else ranks, message)
+            os.kill(os.getpid(), signal.SIGKILL) if dies else None
+
+        def decides(*of: Any) -> None:
+            decided.append(True)
+            whether(*of)
+
+        overseer.Overseer.say, interface.all_or_none = dies_telling, decides  # type: ignore[method-assign]
+        comm = optcc.Communicator(world=3, rank=RANK)
+        with contextlib.suppress(optcc.RankFailedError):
+            old, comm = comm, comm.grow(4, where)
+            old.close()
+    outcome(comm.barrier)
+    comm = comm.shrink()
+    outcome(lambda: comm.all_reduce(ones(SMALL)), world=comm.world)
+    comm.close()
 
 
 def beyond(who: str, within_s: str) -> None:

@@ -64,6 +64,46 @@ def test_who_was_named_does_not_hurry_the_others(hasty: int, group: list[int]) -
     assert next(message for message in said if isinstance(message, Regroup)) == Regroup(group, [])
 
 
+def hub_of(world: int, **how: Any) -> tuple[Hub, list[tuple[list[int], Any]]]:
+    """A hub, and what it says to whom."""
+    said = list[tuple[list[int], Any]]()
+    return Hub(range(world), lambda numbers, message: said.append(([*numbers], message)), LIMIT_S, **how), said
+
+
+def test_a_hub_is_there_for_who_has_heard_nothing() -> None:
+    """Rank 1 dies before rank 2 has come; the others leave."""
+    hub, said = hub_of(3)
+    for number in (0, 1):
+        hub.take(number, Joined(), 0.0)
+    hub.take(1, Gone(), 1.0)
+    hub.take(0, Gone(), 1.0)
+    assert not hub.over
+    hub.take(2, Joined(), 2.0)
+    assert [message for to, message in said if to == [2]] == [RunFailed(1, Gone().cause)]
+    hub.take(2, Gone(), 3.0)
+    assert hub.over
+
+
+def test_a_hub_waits_for_nobody_who_does_not_live() -> None:
+    hub, _ = hub_of(3)
+    hub.take(0, Joined(), 0.0)
+    hub.dead(1, 1.0)
+    hub.take(0, Gone(), 1.0)
+    assert not hub.over
+    hub.dead(2, 2.0)
+    assert hub.over
+
+
+def test_a_hub_that_follows_does_not_wait_for_its_own_rank() -> None:
+    """That closes, and so never comes to it."""
+    hub, _ = hub_of(3, mine=1, verdict=RunFailed(0, Gone().cause))
+    hub.dead(0, 1.0)
+    hub.dead(2, 1.0)
+    assert not hub.over
+    hub.leaves(2.0)
+    assert hub.over
+
+
 # --- mutants: each breaks a property, which is noticed --------------------------------------------------------------
 
 

@@ -40,6 +40,7 @@ def job(world: int, scenario: str, *arguments: object) -> list[list[dict[str, An
 AT_ONCE_S = 100
 """Of the 300 that a rank may take: far more than the machine needs, far less than anybody waits for a limit."""
 
+HUB_LEFT = "has left, as another rank had failed, before this one had come"
 HUB_GONE = "rank 0 failed: its process, which held the control channel, is gone"
 
 SUM, SMALL, BARRIER = "all_reduce(float32, 1000000, sum)", "all_reduce(float32, 10, sum)", "barrier()"
@@ -193,6 +194,32 @@ def test_an_old_rank_that_dies_in_grow_is_noticed_at_once(who: int) -> None:
         grown, old = said[rank]
         assert (grown["error"], old["error"]) == (failed, failed)
         assert grown["seconds"] < AT_ONCE_S
+
+
+@pytest.mark.parametrize("call", ["grow", "split"])
+@pytest.mark.parametrize("when", ["waits", "left"])
+def test_who_comes_to_a_group_in_which_one_has_died_hears_of_it(call: str, when: str) -> None:
+    """Nobody waits for a limit, and none of the old group is named that lives."""
+    world = 3 if call == "grow" else 4
+    said = job(world, "comes_late", call, when, f"127.0.0.1:{free_port()}")
+    told = [lines[0].get("error") for lines in said[:2]]
+    assert all(line["seconds"] < AT_ONCE_S for lines in said for line in lines)
+    if call == "grow":
+        assert (
+            told
+            == [f"cannot grow from 2 to 3 ranks: rank 2 failed: {ENDED}; the communicator of 2 ranks is as it was"] * 2
+        )
+        assert [lines[1]["value"] for lines in said[:2]] == [2.0, 2.0]
+    else:
+        late = ENDED if when == "waits" else HUB_LEFT
+        assert told == [f"rank 2 failed: {ENDED}", f"rank {2 if when == 'waits' else 0} failed: {late}"]
+
+
+@pytest.mark.parametrize(("told", "left"), [(2, 3), (1, 3), (0, 2)])
+def test_who_has_not_heard_that_a_group_has_grown_goes_where_the_others_go(told: int, left: int) -> None:
+    """Rank 0 has ended as it had told so many others; where it had told none, the new rank is not in the group."""
+    said = job(4, "half_grown", told, f"127.0.0.1:{free_port()}")
+    assert [lines[-1].get("value") for lines in said[1:]] == [float(left)] * left + [None] * (3 - left), said
 
 
 # --- ranks that leave ------------------------------------------------------------------------------------------------

@@ -183,10 +183,16 @@ def with_new(
     return Regrouped(place, overseer, list(range(len(said))))
 
 
-def all_or_none(made: Communicator | None, error: OptccError | None, place: Membership, exchange: Exchange) -> None:
+def all_or_none(
+    made: Communicator | None,
+    error: OptccError | None,
+    place: Membership,
+    exchange: Exchange,
+    others_have: Callable[[Member], bool],
+) -> None:
     """After an attempt to grow: nothing where it has worked on all old ranks, else GrowFailedError on all of them.
 
-    RankFailedError where one of them is lost, to the old communicator, too.
+    RankFailedError where one of them is lost, to the old communicator, too, and no rank knows that it has worked.
     """
     try:
         if made:
@@ -201,6 +207,8 @@ def all_or_none(made: Communicator | None, error: OptccError | None, place: Memb
             rank, cause = failures[0]
             raise GrowFailedError(rank, cause, old=len(said), new=place.world)
     except OptccError as none:
+        if made and isinstance(none, RankFailedError) and others_have(made._member):
+            return
         if made:
             made.abort(f"growing has failed: {none}")
         raise none from error
@@ -724,8 +732,11 @@ class Communicator:
             made = self._with(self._options, place, group.overseer, given, hub_lives=lambda: lives(0), **how)
         except OptccError as error:
             failed = error
-        all_or_none(made, failed, place, exchange)
+        others_have = self._member.others_have if self.world > 1 else lambda larger: False
+        all_or_none(made, failed, place, exchange, others_have)
         assert made
+        if self.world > 1:
+            self._member.gone_on()
         return made
 
     def _sub(self, group: Regrouped, **how: Any) -> Communicator:

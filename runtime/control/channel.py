@@ -170,9 +170,12 @@ class Control:
         place: Membership,
         within_s: float,
         limit_s: float = TIMEOUT_S,
-        lives: Callable[[], bool] = lambda: True,
+        lives: Callable[[], bool] | None = None,
     ) -> Control:
-        """Find the hub and be let in; tries until `within_s` have passed, or its process does not live.
+        """Find the hub and be let in; tries until `within_s` have passed.
+
+        lives : of a hub that has listened already, whether its process is there; who is refused there, or finds that
+            it is not, tries no more. None: it may be started later
 
         limit_s : afterwards, what the hub may take for a message that it reads; `patience_s` to begin with
 
@@ -183,7 +186,8 @@ class Control:
             try:
                 return cls.once(place, max(RETRY_S, end - time.monotonic()), limit_s)
             except (OSError, EOFError) as error:
-                if time.monotonic() + RETRY_S > end or not lives():
+                ended = lives and (isinstance(error, ConnectionRefusedError) or not lives())
+                if ended or time.monotonic() + RETRY_S > end:
                     where = f"{place.address[0]}:{place.address[1]}"
                     raise HubLostError(f"no hub answers at {where} within {within_s:.3g} s: {error}") from error
             time.sleep(RETRY_S)

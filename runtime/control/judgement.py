@@ -117,7 +117,7 @@ class Hub:
         """Numbers of ranks, in the group or not, that are connected."""
         self._behind: dict[int, RunFailed] = {}  # who was left out of a group -> the verdict before that
         self._begin(numbers, verdict)
-        self.awaited = {*numbers}
+        self.awaited, self._new = {*numbers}, {*numbers}
 
     def _begin(self, numbers: Sequence[int], verdict: RunFailed | None = None) -> None:
         """A group at work, or to be brought together."""
@@ -129,6 +129,7 @@ class Hub:
         """The verdict."""
         self.awaited = set[int]()
         """Those that have not come yet; after a verdict those whose connections have ended, though they may live."""
+        self._new = set[int]()  # of these, who has never come, and so has heard nothing
         self._out = {self.numbers[verdict.rank]} & {self._mine} if verdict else set[int]()
         """Who does not go on after the verdict; one that is named has its hub say so alone."""
         self._wanting: dict[int, float] = {}  # who wants to go on -> until when it waits for the others
@@ -150,14 +151,21 @@ class Hub:
     @property
     def over(self) -> bool:
         """Whether nobody is there any more who needs it."""
-        return self._ended or (not self.staying and not (self.awaited and (self.follows or not self.failed)))
+        return self._ended or not (self.staying or (self.awaited if self.follows else self._new))
 
     def dead(self, number: int, now: float) -> None:
         """The process of one of `awaited` does not live."""
         if number in self.awaited and not self.failed:
             self._evidence = self._evidence or (self.numbers.index(number), Gone().cause)
         self.awaited.discard(number)
+        self._new.discard(number)
         self.look(now)
+
+    def leaves(self, now: float) -> None:
+        """This process's rank does; it does not come to a hub that has taken the place of another one, which is its
+        own."""
+        if self.follows:
+            self.dead(self._mine, now)
 
     @property
     def staying(self) -> set[int]:
@@ -171,6 +179,7 @@ class Hub:
 
     def take(self, number: int, message: FromRank | Joined | Gone, now: float) -> None:
         """What a rank has said, or what has become of its connection. MessageError for what it cannot have said."""
+        self._new.discard(number)
         if isinstance(message, Gone):
             if number in self.staying and number != self._mine:
                 self.awaited.add(number)
@@ -246,7 +255,7 @@ class Hub:
         found = None if self.failed else self._evidence or self._lost(now) or self._differing() or self._latest(now)
         if not self.failed and not found and self.awaited and now > self._come_by:
             found = self.numbers.index(min(self.awaited)), f"not there: {self._absence(self.awaited)}"
-            self.awaited = set()
+            self.awaited, self._new = set(), set()
         if found:
             self.fail(*found)
         if self.failed and self._wanting:

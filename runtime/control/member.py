@@ -147,6 +147,7 @@ JUDGING_S = 10 * GRACE_S
 """For a hub that lives to judge, on a machine that is busy."""
 
 HUB_GONE = "its process, which held the control channel, is gone"
+HUB_LEFT = "has left, as another rank had failed, before this one had come"
 
 
 def verdict(error: Exception, control: Control, links: Any, within_s: float) -> RankFailedError:
@@ -475,7 +476,7 @@ class Member:
     overseer : where this process has the ranks' hub: that of a job with rank 0
     control : a connection to the hub that there is already; None: one is made, as `membership` says
     ties : of the group that this one comes of by shrinking, in place of both; they are its own from now on
-    hub_lives : whether the process of a hub that listens already is there; None: it may be started later
+    hub_lives : as `lives` of `Control.join`
     on_renew : called with the names of NICs that are dead, at the same point between operations on every rank; None:
         plans stay, whatever dies
     on_notes : called with what this rank has noted of NICs, wires and flows; from whichever thread finds it
@@ -512,7 +513,7 @@ class Member:
             self.lent = lent.share() if lent else arena_for(transport)
             join_s = max(JOIN_S, timeout_s) if join_s is None else join_s
             self._control = (ties.control if ties else control) or Control.join(
-                membership, join_s, timeout_s, hub_lives or (lambda: True)
+                membership, join_s, timeout_s, hub_lives
             )
         except BaseException as error:
             if self.lent:
@@ -524,6 +525,8 @@ class Member:
                 overseer.leave()
             if isinstance(error, HubLostError) and hub_lives and not hub_lives():
                 raise RankFailedError(0, HUB_GONE) from error
+            if hub_lives and isinstance(error.__cause__, ConnectionRefusedError):
+                raise RankFailedError(0, HUB_LEFT) from error
             raise
         self._control.operation = lambda: self.operation
         self._control.on_ask = self._answer
@@ -714,6 +717,16 @@ class Member:
             self._thread.join()
         if ties:
             ties.leave()
+
+    def gone_on(self) -> None:
+        """This rank is in a larger group: who looks for it here is to see that; see `others_have`."""
+        if self._ties:
+            self._ties.shut()
+
+    def others_have(self, larger: Member) -> bool:
+        """Whether one has gone on to `larger`, which this rank has made, too, and was not told that all have, for the
+        hub ended in the middle. Ranks are told in their order."""
+        return any(larger.lives(rank) and not self.lives(rank) for rank in range(self.rank))
 
     def hand_on(self) -> None:
         """Another group has this one's ties."""

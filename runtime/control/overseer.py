@@ -263,6 +263,7 @@ class Overseer:
                 self._asker = threading.Thread(target=self._ask, args=(self.lives, sorted(hub.awaited)), daemon=True)
                 self._asker.start()
             if self._leaving:
+                hub.leaves(time.monotonic())
                 end = min(end, time.monotonic() + FAREWELL_S)
 
     def _stir(self) -> None:
