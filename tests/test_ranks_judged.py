@@ -215,11 +215,11 @@ def test_who_comes_to_a_group_in_which_one_has_died_hears_of_it(call: str, when:
         assert told == [f"rank 2 failed: {ENDED}", f"rank {2 if when == 'waits' else 0} failed: {late}"]
 
 
-@pytest.mark.parametrize(("told", "left"), [(2, 3), (1, 3), (0, 2)])
-def test_who_has_not_heard_that_a_group_has_grown_goes_where_the_others_go(told: int, left: int) -> None:
-    """Rank 0 has ended as it had told so many others; where it had told none, the new rank is not in the group."""
+@pytest.mark.parametrize(("told", "sums"), [(2, [3.0] * 3), (1, [3.0] * 3), (0, [2.0, 2.0, 1.0])])
+def test_who_has_not_heard_that_a_group_has_grown_goes_where_the_others_go(told: int, sums: list[float]) -> None:
+    """Rank 0 has ended as it had told so many others; where it had told none, the new rank is not in their group."""
     said = job(4, "half_grown", told, f"127.0.0.1:{free_port()}")
-    assert [lines[-1].get("value") for lines in said[1:]] == [float(left)] * left + [None] * (3 - left), said
+    assert [lines[-1].get("value") for lines in said[1:]] == sums, said
 
 
 # --- ranks that leave ------------------------------------------------------------------------------------------------

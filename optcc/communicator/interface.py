@@ -617,7 +617,7 @@ class Communicator:
         """A communicator of `world` ranks: these, with their numbers, and new ones besides; all of these call this.
 
         Each new process makes a Communicator with the same `rendezvous`, `world` and `cluster`, and a `rank` from this
-        one's `world` on. Close this one afterwards.
+        one's `world` on. Close this one afterwards: without rank 0 it cannot shrink any more.
 
         rendezvous : HOST:PORT on the machine of rank 0, a port that is free; job and secret as of `Communicator`
         cluster : of all `world` ranks; needed where this communicator was given one. NICs that have died stay out

@@ -220,6 +220,7 @@ class Ties:
     limit_s : as `timeout_s`
     overseer : where the hub is in this process; hub : its number, or HUB: the connection with it has ended
     made : whether the group is, not only begun
+    grown : whether there is a larger one: nobody listens here any more, and nobody can tell who lives
     """
 
     first: Membership
@@ -231,6 +232,7 @@ class Ties:
     overseer: Overseer | None = None
     hub: int = 0
     made: bool = True
+    grown: bool = False
     _silent: dict[int, float] = field(default_factory=dict)  # by number, since when its machine has said nothing
     _held: dict[int, socket.socket] = field(default_factory=dict)  # by number, a connection that tells that it lives
     _holding: threading.Lock = field(default_factory=threading.Lock)
@@ -282,6 +284,8 @@ class Ties:
         A connection tells as long as it is held, whether or not its far end is taken: one for each question would fill
         the queue of a rank in a long step.
         """
+        if self.grown:
+            return True
         held = self._held.pop(number, None)  # another thread that asks the same has one of its own
         try:
             if held and held.recv(GREETING_LIMIT):
@@ -722,6 +726,7 @@ class Member:
         """This rank is in a larger group: who looks for it here is to see that; see `others_have`."""
         if self._ties:
             self._ties.shut()
+            self._ties.grown = True
 
     def others_have(self, larger: Member) -> bool:
         """Whether one has gone on to `larger`, which this rank has made, too, and was not told that all have, for the
