@@ -637,11 +637,11 @@ class Member:
         """For `run`, in this turn and later ones of the same words. how : as of NativeCall"""
         return NativeCall(program, buffer, op, sign_of(self._called[self.operation]), **how)
 
-    def run(self, call: NativeCall, start: Callable[[Callable[[float], object]], None] | None = None) -> None:
-        """The collective itself, as `Links.run`."""
-        self.links.run(call, self.timeout_s, start)
-        if self.links.noted:
+    def run(self, call: NativeCall, *how: Any) -> float:
+        """The collective itself; what it took here, seconds. how : as of `Links.run`"""
+        if self.links.run(call, self.timeout_s, *how):
             self.tell_notes()
+        return call.struct.took_ns / 1e9  # type: ignore[no-any-return]
 
     # --- what a command has it do ------------------------------------------------------------------------------------
 
