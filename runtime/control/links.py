@@ -347,12 +347,13 @@ class Links:
             self._before = self._sent()
         if start:
             start(self.poll)
+        done: Callable[[], object] | None = None
         try:
             if isinstance(call.buffer, DeviceArray):
                 self._launch(call.buffer, call.op, within_s)
             else:
                 sent: Any = source if call.sent is None else call.sent
-                wires.begin(sent)
+                done = wires.begin(sent)
             now = time.monotonic()
             seen, result, end = -1, -1, now + within_s
             while result != DONE:
@@ -364,7 +365,7 @@ class Links:
                         self._injector.look(min(progress, total - 1) / total)
                     if self._moving and progress != seen:
                         seen, end = progress, now + within_s
-                if bug := wires.bug():
+                if result >= 0 and (bug := wires.bug()):
                     raise TransportError(bug)
                 wake = min(end, now + SIGNAL_S)
                 if self._injector or wires.nics.away:
@@ -382,7 +383,8 @@ class Links:
         finally:
             if self._folder:
                 self._folder.end()
-            wires.end()
+            if done:
+                done()
         if self._injector:
             self._injector.finish()
         return bool(until.notes or self._journal)

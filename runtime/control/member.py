@@ -447,7 +447,11 @@ class Turn:
             if member._control.halts or member._control.renewals:
                 with member._guarded():
                     member._change_plans()
-            member._begin(self._call)
+            member.operation = operation = member.operation + 1
+            member._called[operation] = self._call
+            member._called.pop(operation - CALLS, None)
+            if operation <= member._asked:
+                member._answer(operation)
         except BaseException:
             member._lock.release()
             raise
@@ -561,13 +565,6 @@ class Member:
             self._nics.renewed(nics)
             if self._on_renew:
                 self._on_renew(nics)
-
-    def _begin(self, call: str) -> None:
-        self.operation += 1
-        self._called[self.operation] = call
-        self._called.pop(self.operation - CALLS, None)
-        if self.operation <= self._asked:
-            self._answer(self.operation)
 
     def _answer(self, operation: int) -> None:
         """Tell the hub what has been called as this operation, now or as soon as it is."""
@@ -696,7 +693,8 @@ class Member:
         with self._lock:
             if self.failed is None and cause is None:
                 with contextlib.suppress(RankFailedError), self._guarded():
-                    self._begin(CLOSE)
+                    self.operation += 1
+                    self._called[self.operation] = CLOSE
                     self._answer(self.operation)
                     if self.links.up:
                         self._part()

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
 
@@ -130,11 +131,10 @@ class NativeWires:
     ends: list[tuple[int, int, int, int]]
     nics: Any
 
-    def begin(self, memory: Array) -> None:
-        """What is sent until `end` lies in this memory."""
-
-    def end(self) -> None:
-        """No collective runs."""
+    def begin(self, memory: Array) -> Callable[[], object] | None:
+        """A collective sends what lies in this memory. Returns what to call once it has ended. TransportError for a bug.
+        """
+        return None
 
     def lend(self, gpu: Any, array: DeviceArray) -> None:
         """Until `close` the others read this rank's GPU memory where it lies. All ranks call it at the same time.
@@ -413,10 +413,13 @@ class ShmWires(NativeWires):
             in_rates=in_rates.ctypes.data,
         )
 
-    def begin(self, memory: Array) -> None:
+    def begin(self, memory: Array) -> Callable[[], object] | None:
         """See NativeWires."""
+        if self.nics.bug:
+            raise TransportError(self.nics.bug)
         assert self._lent
         self._lent.lend()
+        return None
 
     def lend(self, gpu: Any, array: DeviceArray) -> None:
         """See NativeWires."""
@@ -612,7 +615,7 @@ class QueuePairWires(NativeWires):
         if isinstance(nics, QueuePairNics):
             nics.wires = self
         self._verbs: Any = c_void_p()
-        self.engine, self._registered = c_void_p(), 0
+        self.engine = c_void_p()
         count, table = len(opening.layout.of_rank[opening.rank]), table_of(self.ends)
         rates = [opening.layout.nics[number].out_rate for number in opening.layout.of_rank[opening.rank]]
         nic = (VerbsNic * max(1, count))()
@@ -658,17 +661,15 @@ class QueuePairWires(NativeWires):
         if result != ResultOf.OK:
             raise TransportError(self._lib.optcc_verbs_why().decode())
 
-    def begin(self, memory: Array) -> None:
+    def begin(self, memory: Array) -> Callable[[], object] | None:
         """See NativeWires."""
-        if memory.nbytes:
-            self._done(self._lib.optcc_verbs_register(self._verbs, memory.ctypes.data, memory.nbytes))
-            self._registered = memory.ctypes.data
-
-    def end(self) -> None:
-        """See NativeWires."""
-        if self._registered:
-            self._lib.optcc_verbs_unregister(self._verbs, self._registered)
-            self._registered = 0
+        if bug := self.bug():
+            raise TransportError(bug)
+        if not memory.nbytes:
+            return None
+        at = memory.ctypes.data
+        self._done(self._lib.optcc_verbs_register(self._verbs, at, memory.nbytes))
+        return partial(self._lib.optcc_verbs_unregister, self._verbs, at)
 
     def cut(self, nic: int, cause: Cause) -> None:
         """The queue pairs of a NIC, a number of the layout, fail, for good; cause DEVICE: the device with them."""
