@@ -46,7 +46,8 @@ class InPlace:
     staged = False
 
     def __init__(self, memory: Any) -> None:
-        self.memory, self.address = memory, address_of(memory)
+        self.memory = memory
+        self.address = address_of(memory)
 
     def read(self) -> InPlace:
         """It is there."""

@@ -634,9 +634,11 @@ class Member:
         """For `run`, in this turn and later ones of the same words. how : as of NativeCall"""
         return NativeCall(program, buffer, op, sign_of(self._called[self.operation]), **how)
 
-    def run(self, call: NativeCall, *how: Any) -> float:
-        """The collective itself; what it took here, seconds. how : as of `Links.run`"""
-        if self.links.run(call, self.timeout_s, *how):
+    def run(
+        self, call: NativeCall, source: Any = None, source_at: int = 0, target_at: int = 0, start: Any = None
+    ) -> float:
+        """The collective itself, as `Links.run`; what it took here, seconds."""
+        if self.links.run(call, self.timeout_s, source, source_at, target_at, start):
             self.tell_notes()
         return call.struct.took_ns / 1e9  # type: ignore[no-any-return]
 

@@ -132,8 +132,7 @@ class NativeWires:
     nics: Any
 
     def begin(self, memory: Array) -> Callable[[], object] | None:
-        """A collective sends what lies in this memory. Returns what to call once it has ended. TransportError for a bug.
-        """
+        """A collective sends what lies in this memory. Returns what to call once it has ended. TransportError for a bug."""
         return None
 
     def lend(self, gpu: Any, array: DeviceArray) -> None:
@@ -276,7 +275,9 @@ class LentArenas:
     def __init__(self, opening: Opening, shm: Any) -> None:
         """Where a rank cannot map another's, as under a limit of addresses (ulimit -v), nobody lends."""
         arena = opening.lent
-        self._lib, self._shm, self._arena, self._lends = engine_library(), shm, arena, False
+        self._lib, self._shm = engine_library(), shm
+        self.waits = arena
+        """What is to be lent once there is an array in it; None: nothing is."""
         self._maps: list[tuple[int, int]] = []
         mine = [os.getpid(), arena.fd, arena.limit] if arena else None
         reached = True
@@ -285,7 +286,7 @@ class LentArenas:
                 pid, fd, limit = said
                 reached = reached and self._reach(rank, int(pid), int(fd), int(limit))
         if not all(opening.exchange(reached)):
-            self._arena = None
+            self.waits = None
 
     def _reach(self, rank: int, pid: int, number: int, limit: int) -> bool:
         fd = _opened(rank, pid, number)
@@ -300,13 +301,12 @@ class LentArenas:
         demand(self._lib.optcc_shm_reach(self._shm, rank, 0, address, limit), "memory that ranks lend")
         return True
 
-    def lend(self) -> None:
-        """From the first array on."""
-        if self._arena and not self._lends and len(self._arena.bytes):
-            base, region = ctypes.addressof(ctypes.c_char.from_buffer(self._arena.bytes)), c_uint32()
-            size = len(self._arena.bytes)
-            demand(self._lib.optcc_shm_lend(self._shm, base, size, 1, byref(region)), "memory that ranks lend")
-            self._lends = True
+    def lend(self, arena: Arena) -> None:
+        """Lend it."""
+        base, region = ctypes.addressof(ctypes.c_char.from_buffer(arena.bytes)), c_uint32()
+        size = len(arena.bytes)
+        demand(self._lib.optcc_shm_lend(self._shm, base, size, 1, byref(region)), "memory that ranks lend")
+        self.waits = None
 
     def close(self) -> None:
         """Let go of the others'."""
@@ -418,7 +418,9 @@ class ShmWires(NativeWires):
         if self.nics.bug:
             raise TransportError(self.nics.bug)
         assert self._lent
-        self._lent.lend()
+        arena = self._lent.waits
+        if arena and len(arena.bytes):
+            self._lent.lend(arena)
         return None
 
     def lend(self, gpu: Any, array: DeviceArray) -> None:
