@@ -132,7 +132,8 @@ class NativeWires:
     nics: Any
 
     def begin(self, memory: Array) -> Callable[[], object] | None:
-        """A collective sends what lies in this memory. Returns what to call once it has ended. TransportError for a bug."""
+        """A collective sends what is in this memory. Returns what to call once none runs. Raises TransportError for a
+        bug."""
         return None
 
     def lend(self, gpu: Any, array: DeviceArray) -> None:
