@@ -355,23 +355,24 @@ class Links:
                 sent: Any = source if call.sent is None else call.sent
                 done = wires.begin(sent)
             now = time.monotonic()
-            seen, result, end = -1, -1, now + within_s
+            seen, end = -1, now + within_s
+            result: int | None = None  # it has not begun
             while result != DONE:
                 until.rows = NEVER
                 if self._injector or self._moving:
                     progress, total = self._progress()
                     until.rows = self._due(total)
-                    if self._injector and result >= 0:
+                    if self._injector and result is not None:
                         self._injector.look(min(progress, total - 1) / total)
                     if self._moving and progress != seen:
                         seen, end = progress, now + within_s
-                if result >= 0 and (bug := wires.bug()):
+                if result is not None and (bug := wires.bug()):
                     raise TransportError(bug)
-                wake = min(end, now + SIGNAL_S)
+                wait_s = end - now if end < now + SIGNAL_S else SIGNAL_S
                 if self._injector or wires.nics.away:
-                    wake = min(wake, self._tend(now))
-                until.limit_ns = max(0, int((wake - now) * 1e9))
-                if result < 0:
+                    wait_s = min(wait_s, self._tend(now) - now)
+                until.limit_ns = int(wait_s * SECOND) if wait_s > 0 else 0
+                if result is None:
                     result = lib.optcc_run(wires.engine, call.struct_at, source_at, target_at, self._until_at)
                 else:
                     result = lib.optcc_go_on(wires.engine, call.struct_at, target_at, self._until_at)
