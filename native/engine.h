@@ -296,9 +296,32 @@ int optcc_test(const struct optcc_engine *engine, uint32_t *lost_rank);
  * `until` says. Where nothing happens it sleeps, or gives the processor to others. */
 int optcc_wait(struct optcc_engine *engine, struct optcc_until *until);
 
-/* `optcc_begin` and `optcc_wait` in one. What `optcc_begin` refuses is BAD, or LOST. */
-int optcc_run(struct optcc_engine *engine, struct optcc_program *program, const struct optcc_call *call,
+/* What is copied between a collective's memory and its caller's, in pieces; 0: nothing is. */
+struct optcc_copy {
+    void *own;               /* the first piece in the collective's memory */
+    uint64_t at;             /* and in the caller's: bytes from its beginning */
+    uint64_t pieces, bytes;  /* each so long */
+    uint64_t own_step, step; /* bytes from one to the next, in the collective's memory and in the caller's */
+};
+
+/* All of a caller's collective. His memory may be another one in each run: `source` is read and `target` written. */
+struct optcc_collective {
+    struct optcc_program *program;
+    struct optcc_call call;
+    uint32_t from_source;        /* 1: `call.parts` is the source */
+    uint32_t mean;               /* so many ranks' average is wanted: at the end the target is divided; 0: none is */
+    uint64_t elements;           /* of the target */
+    struct optcc_copy in, parts; /* before it begins, from the source: into `call.buffer`, and into `call.parts` */
+    struct optcc_copy out;       /* once it has ended well, to the target */
+    uint64_t begun_ns, took_ns;  /* on return: when it began; until it had ended well */
+};
+
+/* Copy in, `optcc_begin`, `optcc_go_on`. What `optcc_begin` refuses is BAD, or LOST. */
+int optcc_run(struct optcc_engine *engine, struct optcc_collective *collective, const void *source, void *target,
               struct optcc_until *until);
+/* `optcc_wait`; where that is OK, copy out and divide. */
+int optcc_go_on(struct optcc_engine *engine, struct optcc_collective *collective, void *target,
+                struct optcc_until *until);
 
 /* Between collectives: `optcc_progress`, and sleep for at most so long. Returns whether anything had happened. */
 int optcc_serve(struct optcc_engine *engine, uint64_t ns);

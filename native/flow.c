@@ -1205,12 +1205,42 @@ int optcc_wait(struct optcc_engine *e, struct optcc_until *until)
     return result;
 }
 
-int optcc_run(struct optcc_engine *e, struct optcc_program *program, const struct optcc_call *call,
+static void copy_in(const struct optcc_copy *c, const void *source)
+{
+    const unsigned char *const from = c->pieces ? (const unsigned char *)source + c->at : c->own;
+    for (uint64_t i = 0; from != c->own && i < c->pieces; i++)
+        memcpy((unsigned char *)c->own + i * c->own_step, from + i * c->step, c->bytes);
+}
+
+static void copy_out(const struct optcc_copy *c, void *target)
+{
+    for (uint64_t i = 0; i < c->pieces; i++)
+        memcpy((unsigned char *)target + c->at + i * c->step, (const unsigned char *)c->own + i * c->own_step, c->bytes);
+}
+
+int optcc_go_on(struct optcc_engine *e, struct optcc_collective *c, void *target, struct optcc_until *until)
+{
+    const int result = optcc_wait(e, until);
+    if (result != OPTCC_OK)
+        return result;
+    c->took_ns = e->wires->now(e->self) - c->begun_ns;
+    copy_out(&c->out, target);
+    if (c->mean)
+        optcc_divide(c->call.type, target, c->elements, c->mean);
+    return OPTCC_OK;
+}
+
+int optcc_run(struct optcc_engine *e, struct optcc_collective *c, const void *source, void *target,
               struct optcc_until *until)
 {
-    const int begun = optcc_begin(e, program, call);
+    c->begun_ns = e->wires->now(e->self);
+    copy_in(&c->in, source);
+    copy_in(&c->parts, source);
+    if (c->from_source)
+        c->call.parts = source;
+    const int begun = optcc_begin(e, c->program, &c->call);
     if (begun == OPTCC_OK)
-        return optcc_wait(e, until);
+        return optcc_go_on(e, c, target, until);
     until->notes = e->noted != e->told;
     return begun == OPTCC_AGAIN ? OPTCC_BAD : begun;
 }

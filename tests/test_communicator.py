@@ -239,6 +239,44 @@ def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
 # What a communicator keeps from call to call: bounded, and good for calls of other sizes.
 
 
+@pytest.mark.parametrize("world", [2, 3, 4])
+@pytest.mark.parametrize(("dtype", "count"), [("float32", 5), ("int8", 3), ("float64", 8), ("float16", 700)])
+def test_a_call_that_is_made_already_takes_whatever_arrays_come(world: int, dtype: str, count: int) -> None:
+    """Also where parts are rounded up; what it has read is as it was, and what it wrote last time, too."""
+    with Ranks(world) as ranks:
+
+        def call(comm: optcc.Communicator) -> None:
+            turns: list[tuple[Array, Array, Array]] = []
+            for turn in range(3):
+                own, all_of = (array_of(comm.empty(n, dtype), comm.rank + turn) for n in (count, count * world))
+                part, whole = comm.empty(count, dtype), comm.empty(count * world, dtype)
+                total = sum(range(world)) + world * turn
+                comm.reduce_scatter(all_of, part)
+                turns.append((all_of, part, np.full(count, total)))
+                comm.all_gather(own, whole)
+                turns.append((own, whole, np.repeat(np.arange(world) + turn, count)))
+                there = comm.empty(count * world, dtype)
+                comm.all_to_all(all_of, there)
+                turns.append((all_of, there, np.repeat(np.arange(world) + turn, count)))
+                mean = comm.empty(count, dtype)
+                comm.all_reduce(array_of(comm.empty(count, dtype), 2 * turn), "avg", out=mean)
+                turns.append((own, mean, np.full(count, 2 * turn)))
+                given = array_of(comm.empty(count, dtype), comm.rank + turn)
+                comm.broadcast(given, root=world - 1)
+                turns.append((own, given, np.full(count, world - 1 + turn)))
+            for at, (source, target, expected) in enumerate(turns):
+                assert (source == comm.rank + at // 5).all()
+                assert np.array_equal(target.astype(np.float64), expected), at
+
+        ranks.good(call)
+
+
+def array_of(array: Array, value: int) -> Array:
+    """The same, filled."""
+    array[:] = value
+    return array
+
+
 def test_what_is_kept_is_bounded() -> None:
     with Ranks(3) as ranks:
 

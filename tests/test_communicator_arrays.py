@@ -39,10 +39,11 @@ def lent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, bool]]:
     found: list[tuple[int, bool]] = []
     whole = Links.run
 
-    def run(self: Links, *args: Any, **how: Any) -> None:
+    def run(self: Links, *args: Any, **how: Any) -> bool:
         before = self._wires.lent  # type: ignore[attr-defined]
-        whole(self, *args, **how)
+        noted = whole(self, *args, **how)
         found.append((self._rank, self._wires.lent > before))  # type: ignore[attr-defined]
+        return noted
 
     monkeypatch.setattr(Links, "run", run)
     return found
@@ -252,9 +253,10 @@ def peeked(monkeypatch: pytest.MonkeyPatch) -> dict[int, int]:
     found: dict[int, int] = {}
     whole = Links.run
 
-    def run(self: Links, *args: Any, **how: Any) -> None:
-        whole(self, *args, **how)
+    def run(self: Links, *args: Any, **how: Any) -> bool:
+        noted = whole(self, *args, **how)
         found[self._rank] = self._wires.peeked  # type: ignore[attr-defined]
+        return noted
 
     monkeypatch.setattr(Links, "run", run)
     return found

@@ -7,8 +7,8 @@ Names and arguments follow torch.distributed; docs/communicator.md is the guide.
 their buffers in `buffers`, each collective in `collectives`, which schedule it runs in `prepared`.
 
 Imported by: torch_backend.
-Imports: api, diagnose, discover, plans, runtime.control, runtime.devices, runtime.errors, runtime.messages,
-    runtime.native, schedule, values.
+Imports: api, diagnose, discover, plans, runtime.control, runtime.devices, runtime.errors, runtime.forks,
+    runtime.messages, runtime.native, schedule, values.
 """
 
 from optcc.communicator.clusters import read_cluster

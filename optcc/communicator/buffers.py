@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from optcc.errors import InputError
-from optcc.runtime.devices.gpu_array import DeviceArray, span
+from optcc.runtime.devices.gpu_array import DeviceArray, address_of
 from optcc.runtime.devices.host import TYPES, Array, name_of
 from optcc.runtime.devices.interop import CUDA, borrow, demand_apart
 from optcc.runtime.devices.memory import check_device
@@ -19,65 +19,69 @@ Flat = Array
 class Buffer(Protocol):
     """A caller's buffer.
 
-    memory : its elements where they are, flat; staged : whether they go through other memory, in host memory
+    memory : its elements where they are, flat; address : of the first one
+    staged : whether they go through other memory: that of the host, or of the GPU that folds
     """
 
     @property
     def memory(self) -> Array | DeviceArray: ...
     @property
+    def address(self) -> int: ...
+    @property
     def staged(self) -> bool: ...
-    def read(self) -> Flat:
-        """Its elements in host memory."""
+    def read(self) -> InPlace:
+        """Its elements where the call runs."""
 
-    def room(self) -> Flat:
-        """Where to write as many, in host memory."""
+    def room(self) -> InPlace:
+        """Where to write as many there."""
 
-    def take(self, written: Flat) -> None:
+    def take(self, written: InPlace) -> None:
         """Make them its own, what `room` or `read` has given and is written now."""
 
 
 class InPlace:
     """Memory that the call runs on where it is: the host's, or of the GPU that folds."""
 
-    __slots__ = ("memory",)
+    __slots__ = ("address", "memory")
     staged = False
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
+        self.address = address_of(memory)
 
-    def read(self) -> Any:
+    def read(self) -> InPlace:
         """It is there."""
-        return self.memory
+        return self
 
-    def room(self) -> Any:
+    def room(self) -> InPlace:
         """It is there."""
-        return self.memory
+        return self
 
-    def take(self, written: Any) -> None:
+    def take(self, written: InPlace) -> None:
         """It has been written to already."""
 
 
 class CrookedBuffer:
     """Host memory whose elements do not begin at multiples of their size, as folds want them: the call has a copy."""
 
-    __slots__ = ("memory",)
+    __slots__ = ("address", "memory")
     staged = True
 
     def __init__(self, memory: Array) -> None:
-        self.memory = memory
+        self.memory, self.address = memory, address_of(memory)
 
-    def read(self) -> Flat:
+    def read(self) -> InPlace:
         """A copy."""
-        return self.memory.copy()
+        return InPlace(self.memory.copy())
 
-    def room(self) -> Flat:
+    def room(self) -> InPlace:
         """As many elements elsewhere."""
-        return np.empty_like(self.memory)
+        return InPlace(np.empty_like(self.memory))
 
-    def take(self, written: Flat) -> None:
+    def take(self, written: InPlace) -> None:
         """Copy it in; nothing where only read is allowed."""
         if self.memory.flags.writeable:
-            self.memory[:] = written
+            self.memory[:] = written.memory
 
 
 def lend(thing: Any, where: str, *, write: bool = True) -> Buffer:
@@ -100,24 +104,20 @@ def demand_alike(one_buffer: Buffer, other_buffer: Buffer, count: int, where: st
     if one.dtype != other.dtype or len(other) != count:
         expected, got = f"{count} elements of {name_of(one.dtype)}", f"{len(other)} of {name_of(other.dtype)}"
         raise InputError(f"does not fit the other buffer, expected {expected}, got {got}", where=where)
-    demand_apart(one, other, where)
+    at, other_at = one_buffer.address, other_buffer.address
+    if at < other_at + other.nbytes and other_at < at + one.nbytes:
+        demand_apart(one, other, where)
 
 
 def demand_elsewhere(source: Buffer, target: Buffer) -> None:
     """The result is not to go where the input is, of which others still need parts."""
-    if source.memory.nbytes and span(source.memory) == span(target.memory):
+    if source.memory.nbytes and source.address == target.address:
         raise InputError("the same memory as x", where="out", expected="memory apart from x")
 
 
 def room_of(nbytes: int) -> int:
     """The power of two, 8 or more, that a small buffer is rounded up to."""
     return max(8, 1 << (nbytes - 1).bit_length()) if nbytes else 8
-
-
-def fill(target: Flat, source: Flat) -> None:
-    """target = source, where they are not the same memory."""
-    if target is not source and target.size and target.ctypes.data != source.ctypes.data:
-        target[:] = source
 
 
 @lru_cache(1024)
@@ -159,7 +159,7 @@ class GpuBuffer:
     staged = True
 
     def __init__(self, memory: DeviceArray, gpu: Any, write: bool) -> None:
-        self.memory, self.gpu, self._write = memory, gpu, write
+        self.memory, self.address, self.gpu, self._write = memory, memory.address, gpu, write
 
     @classmethod
     def of(cls, thing: Any, gpu: Any, *, write: bool, where: str) -> GpuBuffer:
@@ -167,25 +167,24 @@ class GpuBuffer:
         with gpu.current():
             return cls(gpu.adopt(thing, write=write, where=where), gpu, write)
 
-    def read(self) -> Flat:
+    def read(self) -> InPlace:
         """A copy in pinned memory."""
         with self.gpu.current():
             host = self.room()
-            self.gpu.deliver(host, self.memory, after=(self.gpu.mark(),))
+            self.gpu.deliver(host.memory, self.memory, after=(self.gpu.mark(),))
             self.gpu.departures.synchronize()
             return host
 
-    def room(self) -> Flat:
+    def room(self) -> InPlace:
         """Pinned memory, which is the library's again with the last array on it."""
         with self.gpu.current():
-            host: Flat = self.gpu.pinned(self.memory.count, self.memory.dtype)
-            return host
+            return InPlace(self.gpu.pinned(self.memory.count, self.memory.dtype))
 
-    def take(self, written: Flat) -> None:
+    def take(self, written: InPlace) -> None:
         """Copy it in; done on return."""
         if self._write:
             with self.gpu.current():
-                self.gpu.put(written, self.memory)
+                self.gpu.put(written.memory, self.memory)
 
 
 def gpu_of(memory: DeviceArray) -> Any:

@@ -14,13 +14,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from optcc.communicator.buffers import Flat, Scratch, fill, room_of, words_of
+from optcc.communicator.buffers import Flat, InPlace, Scratch, room_of, words_of
 from optcc.communicator.prepared import SIZES, SMALL, Prepared
 from optcc.diagnose.late import late_ranks
 from optcc.runtime.control.member import Member, Turn
-from optcc.runtime.devices.host import Array, Op, Reduction
+from optcc.runtime.devices.gpu_array import DeviceArray, address_of
+from optcc.runtime.devices.host import Op, Reduction
 from optcc.runtime.messages import Note
-from optcc.runtime.native.library import NativeCall
+from optcc.runtime.native.library import Copy, NativeCall
 
 FIRST, SELDOM = 16, 256
 """Calls after which ranks tell each other: 16, 32, 64, 128, then every 256. It costs a message by way of the hub."""
@@ -59,66 +60,58 @@ class Punctuality:
 class CallKind(NamedTuple):
     """Of collectives.
 
-    schedule : of which kind of `Prepared.call`; parts_in : the source has a part for each rank; parts_out : the target
-    has one of each rank
+    name : as ranks compare it; schedule : of which kind of `Prepared.call`; parts_in : the source has a part for each
+    rank; parts_out : the target has one of each rank; folds : by a reduction
     """
 
+    name: str
     schedule: str
-    parts_in: bool
-    parts_out: bool
+    parts_in: bool = False
+    parts_out: bool = False
+    folds: bool = False
+
+    def words(self, source: Flat | DeviceArray, reduction: Reduction, root: int | None) -> str:
+        """A call as ranks compare it and as people read it."""
+        if self is BARRIER:
+            return "barrier()"
+        return words_of(self.name, source, reduction if self.folds else "" if root is None else f"root {root}")
 
 
-ALL_REDUCE = CallKind("all_reduce", parts_in=False, parts_out=False)
-BROADCAST = CallKind("broadcast", parts_in=False, parts_out=False)
-ALL_GATHER = CallKind("all_gather", parts_in=False, parts_out=True)
-REDUCE_SCATTER = CallKind("reduce_scatter", parts_in=True, parts_out=False)
-ALL_TO_ALL = CallKind("all_gather", parts_in=True, parts_out=True)
+ALL_REDUCE = CallKind("all_reduce", "all_reduce", folds=True)
+BARRIER = CallKind("barrier", "all_reduce")
+BROADCAST = CallKind("broadcast", "broadcast")
+ALL_GATHER = CallKind("all_gather", "all_gather", parts_out=True)
+REDUCE_SCATTER = CallKind("reduce_scatter", "reduce_scatter", parts_in=True, folds=True)
+ALL_TO_ALL = CallKind("all_to_all", "all_gather", parts_in=True, parts_out=True)
 """By the schedule of all_gather, of which each rank sends every other one its part."""
 
 
 class Collectives(ABC):
-    """Of one rank. `source` is read and `target` written, flat; they are the same array where a call is in place.
+    """Of one rank.
 
     wrote : since whoever calls has last set it to False, a target has been written to
     """
 
     wrote = False
 
-    def all_reduce(self, source: Any, target: Any, reduction: Reduction, call: str = "all_reduce") -> None:
-        """The reduction of all ranks' source. `call` : what ranks must agree to be calling."""
-        words = words_of(call, source, reduction) if call != "barrier" else "barrier()"
-        self._do(ALL_REDUCE, words, source, target, reduction)
-
-    def broadcast(self, buffer: Any, root: int) -> None:
-        """The root's buffer."""
-        self._do(BROADCAST, words_of("broadcast", buffer, f"root {root}"), buffer, buffer, COPY, root)
-
-    def all_gather(self, source: Any, target: Any) -> None:
-        """All ranks' sources, by rank."""
-        self._do(ALL_GATHER, words_of("all_gather", source), source, target, COPY)
-
-    def reduce_scatter(self, source: Any, target: Any, reduction: Reduction) -> None:
-        """The reduction of this rank's part of all ranks' sources."""
-        self._do(REDUCE_SCATTER, words_of("reduce_scatter", source, reduction), source, target, reduction)
-
-    def all_to_all(self, source: Any, target: Any) -> None:
-        """Of each rank's source the part that is for this one, by rank."""
-        self._do(ALL_TO_ALL, words_of("all_to_all", source), source, target, COPY)
-
     @abstractmethod
-    def _do(
-        self, kind: CallKind, words: str, source: Any, target: Any, reduction: Reduction, root: int | None = None
+    def do(
+        self, kind: CallKind, source: InPlace, target: InPlace, reduction: Reduction = COPY, root: int | None = None
     ) -> None:
-        """A call of this kind; `words` : as ranks compare it; `root` : None where every rank waits for all others."""
+        """A call of this kind: `source` is read and `target` written; they may be the same.
+
+        root : of a broadcast, whose elements all get; None where every rank waits for all others
+        """
 
 
 class Alone(Collectives):
     """Of the only rank: a copy."""
 
-    def _do(
-        self, kind: CallKind, words: str, source: Flat, target: Flat, reduction: Reduction, root: int | None = None
+    def do(
+        self, kind: CallKind, source: InPlace, target: InPlace, reduction: Reduction = COPY, root: int | None = None
     ) -> None:
-        fill(target, source)
+        if target.address != source.address:
+            target.memory[:] = source.memory
 
 
 @dataclass(slots=True)
@@ -126,22 +119,19 @@ class HeldCall:
     """A call on arrays of one type and length: of small ones kept, for they come again and again.
 
     room : bytes of a part of the memory that the schedule runs on; own : that memory, the target itself where that is
-    large; given : where in it this rank's own elements go, `mine` of the source; None: nowhere
-    padded, parts : memory that the source's parts go to, and where, shape (ranks, elements); None: there are none, or
-    the source is read as it is; found : where the result is, like `parts` or flat; None: in the target
+    large; padded : memory that the source's parts go to; None: there are none, or the source is read as it is
+    copies : what goes between these and the caller's arrays, as of `NativeCall`
     made : the call over the wires that there are, by `Prepared.age` when it was made
     """
 
     turn: Turn
     room: int
+    large: bool
     own: Flat
-    given: Flat | None
-    mine: slice
     padded: Flat | None
-    parts: Array | None
-    found: Array | None
+    copies: dict[str, Any]
     made: NativeCall | None = None
-    age: int = 0
+    age: int = -1
 
 
 class Together(Collectives):
@@ -152,74 +142,71 @@ class Together(Collectives):
         self._punctuality = Punctuality(member.exchange, tell)
         self._rank, self._world = member.rank, member.world
         self._scratch, self._padded = Scratch(), Scratch()
-        self._held: dict[str, HeldCall] = {}  # by words, SIZES at most
+        self._held: dict[tuple[object, ...], HeldCall] = {}  # SIZES at most
 
-    def _do(
-        self, kind: CallKind, words: str, source: Flat, target: Flat, reduction: Reduction, root: int | None = None
+    def do(
+        self, kind: CallKind, source: InPlace, target: InPlace, reduction: Reduction = COPY, root: int | None = None
     ) -> None:
-        call = self._held.get(words) or self._hold(kind, words, source, target, root)
-        large = call.own is target
+        x = source.memory
+        key = kind.name, x.dtype, len(x), reduction.fold, reduction.mean, root
+        call = self._held.get(key) or self._hold(key, kind, x, target.memory, reduction, root)
         with call.turn:
-            if call.age != self._prepared.age or call.made is None:
-                self._make(call, kind, reduction, root or 0)
+            if call.age != self._prepared.age:
+                self._make(call, kind, target.memory, reduction, root or 0)
             made = call.made
             assert made
-            self.wrote = large and root != self._rank
-            if call.given is not None:
-                if large:
-                    fill(call.given, source[call.mine])
-                else:
-                    call.given[:] = source[call.mine]
-            if call.parts is not None:
-                call.parts[:] = source.reshape(call.parts.shape)
-            elif kind.parts_in:
-                made.read(source)
-            start = time.monotonic()
-            self._member.run(made)
-            seconds = time.monotonic() - start
+            self.wrote = call.large and root != self._rank
+            seconds = self._member.run(made, x, source.address, target.address)
             if root is None:
                 self._punctuality.took(seconds)
-            if large and kind is ALL_REDUCE:
-                self._prepared.took(source.nbytes, seconds)
-            if call.found is not None:
-                (target.reshape(call.found.shape) if kind.parts_out else target)[:] = call.found
+            if call.large and kind is ALL_REDUCE:
+                self._prepared.took(x.nbytes, seconds)
 
-    def _hold(self, kind: CallKind, words: str, source: Flat, target: Flat, root: int | None) -> HeldCall:
+    def _hold(
+        self,
+        key: tuple[object, ...],
+        kind: CallKind,
+        source: Flat,
+        target: Flat,
+        reduction: Reduction,
+        root: int | None,
+    ) -> HeldCall:
         """One that is not made yet."""
         ranks, rank, dtype = self._world, self._rank, source.dtype
-        size = source.size // ranks if kind.parts_in else source.size
-        nbytes = size * dtype.itemsize
+        nbytes = source.nbytes // ranks if kind.parts_in else source.nbytes
         small = nbytes <= SMALL
         room = room_of(nbytes) if small else nbytes
         step = room // dtype.itemsize
-        own, padded, parts, found = target, None, None, None
+        own, padded, copies = target, None, {}
         if small:
             own = self._scratch.array(step * ranks if kind.parts_out else step, dtype)
-            found = own.reshape(ranks, step)[:, :size] if kind.parts_out else own[:size]
-            if kind.parts_in and step != size:
+            if root != rank:
+                copies["out"] = Copy(address_of(own), 0, ranks if kind.parts_out else 1, nbytes, room, nbytes)
+            if kind.parts_in and room != nbytes:
                 padded = self._padded.array(step * ranks, dtype)
-                parts = padded.reshape(ranks, step)[:, :size]
-        given = own[rank * step if kind.parts_out else 0 :][:size]
-        call = HeldCall(
-            self._member.turn(words),
-            room,
-            own,
-            given if root in (None, rank) else None,
-            slice(rank * size, (rank + 1) * size) if kind.parts_in else slice(None),
-            padded,
-            parts,
-            None if root == rank else found,
-        )
+                copies["parts"] = Copy(address_of(padded), 0, ranks, nbytes, room, nbytes)
+        if root in (None, rank):
+            place = address_of(own) + (rank * room if kind.parts_out else 0)
+            copies["in"] = Copy(place, rank * nbytes if kind.parts_in else 0, 1, nbytes)
+        call = HeldCall(self._member.turn(kind.words(source, reduction, root)), room, not small, own, padded, copies)
         if small:
             if len(self._held) >= SIZES:
                 self._held.clear()
-            self._held[words] = call
+            self._held[key] = call
         return call
 
-    def _make(self, call: HeldCall, kind: CallKind, reduction: Reduction, root: int) -> None:
+    def _make(self, call: HeldCall, kind: CallKind, target: Flat, reduction: Reduction, root: int) -> None:
         """Over the wires that there are, or are made for it; within its turn."""
         program = self._prepared.call(kind.schedule, call.room, root)
-        at = self._rank * call.room if kind.parts_in and not kind.parts_out else 0  # no other part is touched
-        mean = self._world if reduction.mean else 0
-        call.made = self._member.call(program, call.own, reduction.fold, parts=call.padded, at=at, mean=mean)
+        call.made = self._member.call(
+            program,
+            call.own,
+            reduction.fold,
+            parts=call.padded,
+            from_source=kind.parts_in and call.padded is None,
+            at=self._rank * call.room if kind.parts_in and not kind.parts_out else 0,  # no other part is touched
+            mean=self._world if reduction.mean else 0,
+            elements=len(target),
+            copies=call.copies,
+        )
         call.age = self._prepared.age

@@ -28,7 +28,19 @@ from optcc.communicator.clusters import (
     part_of,
     read_cluster,
 )
-from optcc.communicator.collectives import Alone, Collectives, Together
+from optcc.communicator.collectives import (
+    ALL_GATHER,
+    ALL_REDUCE,
+    ALL_TO_ALL,
+    BARRIER,
+    BROADCAST,
+    COPY,
+    REDUCE_SCATTER,
+    Alone,
+    CallKind,
+    Collectives,
+    Together,
+)
 from optcc.communicator.handles import InOrder
 from optcc.communicator.on_gpu import OnGpu, on_gpu, tuning_for
 from optcc.communicator.prepared import Prepared, speaker
@@ -42,8 +54,9 @@ from optcc.runtime.control.member import JOIN_S, Member, Ties
 from optcc.runtime.control.overseer import Overseer
 from optcc.runtime.control.rendezvous import Membership, find
 from optcc.runtime.control.transports import TRANSPORTS, check_devices
-from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, Op, Reduction, name_of, reduction_of
+from optcc.runtime.devices.host import BFLOAT16, DTYPES, Array, name_of, reduction_of
 from optcc.runtime.errors import GrowFailedError, RankFailedError, TransportError
+from optcc.runtime.forks import own
 from optcc.runtime.messages import Note, Strike
 from optcc.runtime.native.lent import Arena
 from optcc.schedule.routes import ports_of
@@ -400,12 +413,13 @@ class Communicator:
 
         dead : NICs of this rank that are known not to work; lent, ties, hub_lives : see `Member`
         """
-        options, self._given, self._process = self._options, cluster is not None, os.getpid()
+        options, self._given = self._options, cluster is not None
         within_s = max(JOIN_S, options.timeout_s) if within_s is None else within_s
         self.rank, self.world = membership.rank, membership.world
         self._events = Events(self.rank, options.on_event)
         self._in_order = InOrder(f"optcc calls of rank {self.rank}", options.timeout_s)
-        self._closed = False
+        self._closed = self._inherited = False
+        own(self, Communicator._inherit)
         gpu = gpu_called(options.device)
         if gpu:  # communicators that come of this one are on the same, whichever thread makes them
             self._options = options = replace(options, device=f"cuda:{gpu.index}")
@@ -478,26 +492,26 @@ class Communicator:
         source = lend(x, "x", write=out is None)
         target = source if out is None else lend(out, "out")
         demand_alike(source, target, len(source.memory))
-        return self._do(self._collectives.all_reduce, source, target, x if out is None else out, async_op, reduction)
+        return self._do(ALL_REDUCE, source, target, x if out is None else out, async_op, reduction)
 
     def broadcast(self, x: Any, root: int = 0, *, async_op: bool = False) -> Any:
         """Rank `root`'s `x` into everybody's. Buffers, returns and errors as of `all_reduce`."""
         root = whole(root, "root", self.world)
         buffer = lend(x, "x", write=self.rank != root)
-        return self._do(lambda read, _: self._collectives.broadcast(read, root), buffer, buffer, x, async_op)
+        return self._do(BROADCAST, buffer, buffer, x, async_op, COPY, root)
 
     def all_gather(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
         """All ranks' `x`, of the same size, one after the other in `out`, which has `world` times as many elements."""
         source, target = lend(x, "x", write=False), lend(out, "out")
         demand_alike(source, target, len(source.memory) * self.world)
-        return self._do(self._collectives.all_gather, source, target, out, async_op)
+        return self._do(ALL_GATHER, source, target, out, async_op)
 
     def reduce_scatter(self, x: Any, out: Any, op: str = "sum", *, async_op: bool = False) -> Any:
         """Of `x`, `world` parts as large as `out`, the reduction of all ranks' part number `rank` into `out`."""
         reduction = reduction_of(op, "op")
         source, target = lend(x, "x", write=False), lend(out, "out")
         demand_alike(target, source, len(target.memory) * self.world, "x")
-        return self._do(self._collectives.reduce_scatter, source, target, out, async_op, reduction)
+        return self._do(REDUCE_SCATTER, source, target, out, async_op, reduction)
 
     def all_to_all(self, x: Any, out: Any, *, async_op: bool = False) -> Any:
         """Of `x`, `world` equal parts, number r to rank r; into `out` the part of each rank for this one, by rank."""
@@ -507,12 +521,12 @@ class Communicator:
             raise InputError("no equal parts", where="x", expected=expected, got=len(source.memory))
         demand_alike(source, target, len(source.memory))
         demand_elsewhere(source, target)
-        return self._do(self._collectives.all_to_all, source, target, out, async_op)
+        return self._do(ALL_TO_ALL, source, target, out, async_op)
 
     def barrier(self, *, async_op: bool = False) -> Any:
         """Returns when all ranks have called it."""
         nothing = InPlace(np.zeros(0, np.uint8))
-        return self._do(self._collectives.all_reduce, nothing, nothing, None, async_op, Reduction(Op.MAX), "barrier")
+        return self._do(BARRIER, nothing, nothing, None, async_op)
 
     def empty(self, shape: int | Sequence[int], dtype: Any) -> Array:
         """An uninitialised numpy array whose bytes the other ranks of this machine can read where they are.
@@ -536,34 +550,40 @@ class Communicator:
         self._demand_open()
         return _empty_in(self._arena, shape, dtype)
 
-    def _do(
-        self, work: Callable[..., None], source: Buffer, target: Buffer, result: Any, async_op: bool, *more: Any
-    ) -> Any:
-        """`work` with the elements of both in host memory, or this communicator's GPU's, and with `more`; `result` is
-        the caller's target."""
-        self._demand_open()
+    def _do(self, kind: CallKind, source: Buffer, target: Buffer, result: Any, async_op: bool, *how: Any) -> Any:
+        """A call with the elements of both in host memory, or this communicator's GPU's.
+
+        result : the caller's target; how : reduction and root, as of `Collectives.do`
+        """
+        if self._closed or self._inherited:
+            self._demand_open()
         if self._gpu:
             same = target is source
             source = on_gpu(source, self._gpu)
             target = source if same else on_gpu(target, self._gpu)
-        return self._in_order.run(partial(self._call, work, source, target, result, *more), async_op)
+        return self._in_order.run(partial(self._call, kind, source, target, result, *how), async_op)
 
-    def _call(self, work: Callable[..., None], source: Buffer, target: Buffer, result: Any, *more: Any) -> Any:
+    def _call(self, kind: CallKind, source: Buffer, target: Buffer, result: Any, *how: Any) -> Any:
         """See `_do`, once it is this call's turn."""
-        read = source.read()
-        write = read if target is source else target.room()
+        read: Any = source.read() if source.staged else source
+        write: Any = read if target is source else target.room() if target.staged else target
         self._collectives.wrote = False
         try:
-            work(read, write, *more)
+            self._collectives.do(kind, read, write, *how)
         except RankFailedError as error:
             self._events.failed(error)
             spoilt = self._collectives.wrote and not target.staged
             raise error.of_call(RankFailedError.NONE if spoilt else RankFailedError.OLD) from error.__cause__
-        target.take(write)
+        if target.staged:
+            target.take(write)
         return result
 
+    def _inherit(self) -> None:
+        """In a forked child: its descriptors were closed (`runtime.forks`), all else is its parent's."""
+        self._inherited = True
+
     def _demand_own(self) -> None:
-        if os.getpid() != self._process:
+        if self._inherited:
             hint = "A forked child makes one of its own, if it needs any."
             raise InputError("a communicator belongs to the process that made it", where="Communicator", hint=hint)
 
@@ -697,8 +717,8 @@ class Communicator:
         if self._closed:
             return
         self._closed = True
-        if os.getpid() != self._process:
-            return  # this child's descriptors were closed as it was forked (`runtime.forks`); all else is its parent's
+        if self._inherited:
+            return
         if cause is None:
             self._in_order.settle()
         if self.world > 1:

@@ -7,14 +7,13 @@ by powers of two, and is given back with the communicator: when that closes, oth
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from optcc.communicator.buffers import Buffer, GpuBuffer, InPlace, room_of
-from optcc.communicator.collectives import ALL_REDUCE, CallKind, Collectives, Punctuality
+from optcc.communicator.collectives import ALL_REDUCE, COPY, CallKind, Collectives, Punctuality
 from optcc.communicator.prepared import SMALL, Prepared
 from optcc.errors import InputError
 from optcc.runtime.control.member import Member
@@ -44,31 +43,30 @@ class Lifted:
     staged = True
 
     def __init__(self, buffer: Buffer, gpu: Any) -> None:
-        self.memory, self._buffer, self._gpu = buffer.memory, buffer, gpu
+        self.memory, self.address, self._buffer, self._gpu = buffer.memory, buffer.address, buffer, gpu
 
-    def read(self) -> DeviceArray:
+    def read(self) -> InPlace:
         """A copy."""
         made = self.room()
         if self.memory.nbytes:
             with self._gpu.current():
-                self._gpu.put(self._buffer.read(), made)
+                self._gpu.put(self._buffer.read().memory, made.memory)
         return made
 
-    def room(self) -> DeviceArray:
+    def room(self) -> InPlace:
         """Memory for as many elements."""
         count, dtype = len(self.memory), self.memory.dtype
         with self._gpu.current():
-            made: DeviceArray = self._gpu.empty(count, dtype) if count else DeviceArray(0, 0, dtype, self._gpu.index)
-            return made
+            return InPlace(self._gpu.empty(count, dtype) if count else DeviceArray(0, 0, dtype, self._gpu.index))
 
-    def take(self, written: DeviceArray) -> None:
+    def take(self, written: InPlace) -> None:
         """Copy it back; nothing where only read is allowed, as of an array that is broadcast."""
         read_only = isinstance(self.memory, np.ndarray) and not self.memory.flags.writeable
-        if read_only or not len(written):
+        if read_only or not len(written.memory):
             return
         room = self._buffer.room()
         with self._gpu.current():
-            room[:] = self._gpu.get(written)
+            room.memory[:] = self._gpu.get(written.memory)
         self._buffer.take(room)
 
 
@@ -131,19 +129,12 @@ class OnGpu(Collectives):
         if (buffer.dtype, op) not in self._ready:
             self._gpu.ready(buffer.dtype, op)
             self._ready.add((buffer.dtype, op))
-        start = time.monotonic()
-        self._member.run(self._member.call(program, buffer, op, parts=parts))
-        return time.monotonic() - start
+        return self._member.run(self._member.call(program, buffer, op, parts=parts))
 
-    def _do(
-        self,
-        kind: CallKind,
-        words: str,
-        source: DeviceArray,
-        target: DeviceArray,
-        reduction: Reduction,
-        root: int | None = None,
+    def do(
+        self, kind: CallKind, x: InPlace, out: InPlace, reduction: Reduction = COPY, root: int | None = None
     ) -> None:
+        source, target = x.memory, out.memory
         count = source.count // self._world if kind.parts_in else source.count  # of a part, where there are any
         nbytes = count * source.itemsize
         small = nbytes <= SMALL
@@ -151,7 +142,7 @@ class OnGpu(Collectives):
         step = room // source.itemsize
         parted, exchanged = kind.parts_in or kind.parts_out, kind.parts_in and kind.parts_out
         own_count = step * self._world if parted else step
-        with self._member.turn(words), self._gpu.current():
+        with self._member.turn(kind.words(source, reduction, root)), self._gpu.current():
             program = self._prepared.call(kind.schedule, room, root or 0)
             self._stage((2 if exchanged else 1) * own_count * source.itemsize)
             own = self._place(0, own_count, source.dtype)

@@ -23,7 +23,7 @@ from optcc.runtime.control.channel import Control
 from optcc.runtime.control.fault_injection import FaultInjector
 from optcc.runtime.control.limits import provide
 from optcc.runtime.control.transports import open_wires
-from optcc.runtime.devices.gpu_array import DeviceArray, address_of
+from optcc.runtime.devices.gpu_array import DeviceArray
 from optcc.runtime.devices.host import Array, Op
 from optcc.runtime.devices.resident import ResidentFolder
 from optcc.runtime.errors import (
@@ -64,6 +64,9 @@ a busy machine two ranks may be on one core; with 256, 4 KiB took them 107 us wh
 SPIN_NS, SHARED_SPIN_NS = 200_000, 50_000
 """A rank looks for so long before it sleeps; the second where ranks of one machine share cores, which it gives away
 after each look: to be woken takes longer than that. In virtual time (docs/lab.md) looks hold the clock up."""
+
+DONE = int(ResultOf.OK)
+"""As a number: small calls notice what an enumeration takes."""
 
 NOTES = 256
 """Taken from the engine at a time. Half as many would do: it is asked until it has no more."""
@@ -323,35 +326,81 @@ class Links:
         return program
 
     def run(
-        self, call: NativeCall, within_s: float, start: Callable[[Callable[[float], object]], None] | None = None
-    ) -> None:
-        """The collective itself. PeerLateError when it is not done in time.
+        self,
+        call: NativeCall,
+        within_s: float,
+        source: Any = None,
+        source_at: int = 0,
+        target_at: int = 0,
+        start: Callable[[Callable[[float], object]], None] | None = None,
+    ) -> bool:
+        """The collective itself; whether anything has been noted. PeerLateError when it is not done in time.
 
+        source : the caller's, which the call copies from, or reads; None: it does neither
+        source_at, target_at : addresses, of this and of what the call copies to
         start : called once all is ready, before the first byte is sent, with `poll`
         """
+        lib, wires, until = self._lib, self._made, self._until
+        assert wires
         self._injector = self._injector_of() if self._strikes or self._healing else None
         if self._hardware or self._injector:  # others do not ask what has been sent
             self._before = self._sent()
         if start:
             start(self.poll)
-        buffer, wires = call.buffer, self._wires
+        done: Callable[[], object] | None = None
         try:
-            if isinstance(buffer, DeviceArray):
-                self._launch(buffer, call.op, within_s)
+            if isinstance(call.buffer, DeviceArray):
+                self._launch(call.buffer, call.op, within_s)
             else:
-                wires.begin(call.source)
-            self._go_on(call, within_s)
+                sent: Any = source if call.sent is None else call.sent
+                done = wires.begin(sent)
+            now = time.monotonic()
+            seen, end = -1, now + within_s
+            result: int | None = None  # it has not begun
+            while result != DONE:
+                until.rows = NEVER
+                if self._injector or self._moving:
+                    progress, total = self._progress()
+                    until.rows = self._due(total)
+                    if self._injector and result is not None:
+                        self._injector.look(min(progress, total - 1) / total)
+                    if self._moving and progress != seen:
+                        seen, end = progress, now + within_s
+                if result is not None and (bug := wires.bug()):
+                    raise TransportError(bug)
+                wait_s = end - now if end < now + SIGNAL_S else SIGNAL_S
+                if self._injector or wires.nics.away:
+                    wait_s = min(wait_s, self._tend(now) - now)
+                until.limit_ns = int(wait_s * SECOND) if wait_s > 0 else 0
+                if result is None:
+                    result = lib.optcc_run(wires.engine, call.struct_at, source_at, target_at, self._until_at)
+                else:
+                    result = lib.optcc_go_on(wires.engine, call.struct_at, target_at, self._until_at)
+                if result != DONE:
+                    now = self._look_after(result, end, within_s)
         except BaseException:
-            self._lib.optcc_abandon(self._engine, 10**9)
+            lib.optcc_abandon(wires.engine, 10**9)
             raise
         finally:
             if self._folder:
                 self._folder.end()
-            wires.end()
-        if call.mean:
-            self._lib.optcc_divide(call.struct.type, address_of(buffer), len(buffer), call.mean)
+            if done:
+                done()
         if self._injector:
             self._injector.finish()
+        return bool(until.notes or self._journal)
+
+    def _look_after(self, result: int, end: float, within_s: float) -> float:
+        """What it means that an operation has not ended yet; the time now."""
+        if result in (ResultOf.LOST, ResultOf.DIFFERS):
+            self._failed(result)
+        if result not in (ResultOf.AGAIN, ResultOf.LATE):
+            demand(result, "a collective")
+        self._control.check()
+        now = time.monotonic()
+        if now >= end:
+            self._late(within_s)
+        return now
 
     def _launch(self, buffer: DeviceArray, op: Op, within_s: float) -> None:
         """What folds runs on the GPU, behind what the fold stream has been given. From now on, until `end`, nothing of
@@ -366,42 +415,6 @@ class Links:
                 self._control.check()
             if time.monotonic() >= end:
                 raise TransportError(f"the GPU has not begun within {within_s:.3g} s")
-
-    def _go_on(self, call: NativeCall, within_s: float) -> None:
-        """Begin, and wait for the end."""
-        lib, wires, until = self._lib, self._wires, self._until
-        now = time.monotonic()
-        end, seen, begun = now + within_s, -1, False
-        while True:
-            until.rows = NEVER
-            if self._injector or self._moving:
-                progress, total = self._progress()
-                until.rows = self._due(total)
-                if self._injector and begun:
-                    self._injector.look(min(progress, total - 1) / total)
-                if self._moving and progress != seen:
-                    seen, end = progress, now + within_s
-            if bug := wires.bug():
-                raise TransportError(bug)
-            wake = min(end, now + SIGNAL_S)
-            if self._injector or wires.nics.away:
-                wake = min(wake, self._tend(now))
-            until.limit_ns = max(0, int((wake - now) * 1e9))
-            if begun:
-                result = lib.optcc_wait(wires.engine, self._until_at)
-            else:
-                result = lib.optcc_run(wires.engine, call.program.pointer, call.struct_at, self._until_at)
-                begun = True
-            if result == ResultOf.OK:
-                return
-            if result in (ResultOf.LOST, ResultOf.DIFFERS):
-                self._failed(result)
-            if result not in (ResultOf.AGAIN, ResultOf.LATE):
-                demand(result, "a collective")
-            self._control.check()
-            now = time.monotonic()
-            if now >= end:
-                self._late(within_s)
 
     def _progress(self) -> tuple[int, int]:
         """Rows of this rank that are done, and how many there are; 1 where nothing runs."""
@@ -510,11 +523,6 @@ class Links:
                 self._journal.append(Note(at, "made anew", name, far))
             case Noted.ALONE:
                 self._journal.append(Note(at, "waiting", name, "", "", f"for a way to rank {peer} to come back"))
-
-    @property
-    def noted(self) -> bool:
-        """Whether there were any notes when the last operation ended."""
-        return bool(self._until.notes or self._journal)
 
     def notes(self) -> list[Note]:
         """What has been noted since this was asked."""

@@ -452,7 +452,11 @@ class Turn:
             if member._control.halts or member._control.renewals:
                 with member._guarded():
                     member._change_plans()
-            member._begin(self._call)
+            member.operation = operation = member.operation + 1
+            member._called[operation] = self._call
+            member._called.pop(operation - CALLS, None)
+            if operation <= member._asked:
+                member._answer(operation)
         except BaseException:
             member._lock.release()
             raise
@@ -569,13 +573,6 @@ class Member:
             if self._on_renew:
                 self._on_renew(nics)
 
-    def _begin(self, call: str) -> None:
-        self.operation += 1
-        self._called[self.operation] = call
-        self._called.pop(self.operation - CALLS, None)
-        if self.operation <= self._asked:
-            self._answer(self.operation)
-
     def _answer(self, operation: int) -> None:
         """Tell the hub what has been called as this operation, now or as soon as it is."""
         self._asked = max(self._asked, operation)
@@ -644,11 +641,13 @@ class Member:
         """For `run`, in this turn and later ones of the same words. how : as of NativeCall"""
         return NativeCall(program, buffer, op, sign_of(self._called[self.operation]), **how)
 
-    def run(self, call: NativeCall, start: Callable[[Callable[[float], object]], None] | None = None) -> None:
-        """The collective itself, as `Links.run`."""
-        self.links.run(call, self.timeout_s, start)
-        if self.links.noted:
+    def run(
+        self, call: NativeCall, source: Any = None, source_at: int = 0, target_at: int = 0, start: Any = None
+    ) -> float:
+        """The collective itself, as `Links.run`; what it took here, seconds."""
+        if self.links.run(call, self.timeout_s, source, source_at, target_at, start):
             self.tell_notes()
+        return call.struct.took_ns / 1e9  # type: ignore[no-any-return]
 
     # --- what a command has it do ------------------------------------------------------------------------------------
 
@@ -703,7 +702,8 @@ class Member:
         with self._lock:
             if self.failed is None and cause is None:
                 with contextlib.suppress(RankFailedError), self._guarded():
-                    self._begin(CLOSE)
+                    self.operation += 1
+                    self._called[self.operation] = CLOSE
                     self._answer(self.operation)
                     if self.links.up:
                         self._part()

@@ -162,7 +162,7 @@ class Runner:
             program = self._programs[call.algorithm]
             if call.timed:  # what is timed goes by the wires that it is about
                 member.settle()
-            member.run(member.call(program, self._buffer, self._reduction.fold), self._begin)
+            member.run(member.call(program, self._buffer, self._reduction.fold), start=self._begin)
             if self._reduction.mean:  # one rounding, the same on every rank
                 (gpu or host).divide(self._buffer, job.ranks)
             if gpu:

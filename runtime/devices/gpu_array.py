@@ -65,12 +65,10 @@ class SharedArray:
 
 def address_of(array: Array | DeviceArray) -> int:
     """Of its first element."""
-    if isinstance(array, DeviceArray):
-        return array.address
     try:
-        return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]  # a third of what numpy takes
-    except (TypeError, ValueError):  # read-only, or empty
-        return array.ctypes.data
+        return addressof(c_char.from_buffer(array))  # type: ignore[arg-type]  # a sixth of what numpy takes
+    except (TypeError, ValueError):  # a GPU's, read-only, or empty
+        return array.address if isinstance(array, DeviceArray) else array.ctypes.data
 
 
 def span(array: Array | DeviceArray) -> tuple[int, int]:

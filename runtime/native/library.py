@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from collections.abc import Mapping
 from ctypes import POINTER, byref, c_char_p, c_double, c_int, c_int32, c_uint8, c_uint32, c_uint64, c_void_p
 from enum import IntEnum
 from functools import cache
@@ -106,6 +107,17 @@ Rows = struct(
 Call = struct(
     "optcc_call", ("buffer", c_void_p), ("parts", c_void_p), ("type", c_uint32), ("op", c_uint32), ("sign", c_uint64)
 )
+Copy = struct(
+    "optcc_copy",
+    ("own", c_void_p),
+    *((name, c_uint64) for name in ("at", "pieces", "bytes", "own_step", "step")),
+)
+Collective = struct(
+    "optcc_collective",
+    *(("program", c_void_p), ("call", Call), ("from_source", c_uint32), ("mean", c_uint32), ("elements", c_uint64)),
+    *((name, Copy) for name in ("in", "parts", "out")),
+    *((name, c_uint64) for name in ("begun_ns", "took_ns")),
+)
 Until = struct("optcc_until", ("limit_ns", c_uint64), ("rows", c_uint64), ("watch", c_int32), ("notes", c_uint32))
 NoteOf = struct(
     "optcc_note",
@@ -183,7 +195,8 @@ def declare(lib: Any) -> Any:
         ("optcc_begin", c_int, pointer, pointer, POINTER(Call)),
         ("optcc_progress", u64, pointer),
         ("optcc_wait", c_int, pointer, POINTER(Until)),
-        ("optcc_run", c_int, pointer, pointer, POINTER(Call), POINTER(Until)),
+        ("optcc_run", c_int, pointer, POINTER(Collective), pointer, pointer, POINTER(Until)),
+        ("optcc_go_on", c_int, pointer, POINTER(Collective), pointer, POINTER(Until)),
         ("optcc_serve", c_int, pointer, u64),
         ("optcc_abandon", c_int, pointer, u64),
         ("optcc_done", None, pointer, POINTER(u32), POINTER(u32)),
@@ -342,13 +355,15 @@ NUMBER_OF_OP = {op: number for number, op in enumerate(OPS)}
 class NativeCall:
     """A program on these buffers: what the library is told, made once for any number of runs.
 
-    buffer : in place, shape (elements,); parts : of the buffer's kind, or None: see `read`; source : what is sent from
+    buffer : in place, shape (elements,); parts : of the buffer's kind, or None: what is sent is read from there, to
+    rank p the p-th part, as long as the transfer; from_source : likewise from the caller's source
     at : where in the plan's buffer this one begins, bytes: no row touches anything else
     sign : a number that other calls than this one have not; all ranks' are compared
-    mean : so many ranks' average is wanted, in host memory: their sum is divided; 0: none is
+    mean : so many ranks' average is wanted, in host memory: the caller's target is divided, `elements`; 0: none is
+    copies : `Copy` by "in" (of the caller's source, to the buffer), "parts" (likewise), "out" (to his target)
     """
 
-    __slots__ = ("buffer", "mean", "op", "program", "source", "struct", "struct_at")
+    __slots__ = ("buffer", "op", "program", "sent", "struct", "struct_at")
 
     def __init__(
         self,
@@ -358,16 +373,15 @@ class NativeCall:
         sign: int,
         *,
         parts: Array | DeviceArray | None = None,
+        from_source: bool = False,
         at: int = 0,
         mean: int = 0,
+        elements: int = 0,
+        copies: Mapping[str, Any] | None = None,
     ) -> None:
-        self.program, self.buffer, self.op, self.mean = program, buffer, op, mean
-        self.struct = Call(address_of(buffer) - at, None, NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign)
+        self.program, self.buffer, self.op = program, buffer, op
+        self.sent = None if from_source else buffer if parts is None else parts
+        parts_at = None if parts is None else address_of(parts)
+        call = Call(address_of(buffer) - at, parts_at, NUMBER_OF_TYPE[buffer.dtype], NUMBER_OF_OP[op], sign)
+        self.struct = Collective(program.pointer, call, from_source, mean, elements, **(copies or {}))
         self.struct_at = byref(self.struct)
-        self.source: Any = buffer
-        if parts is not None:
-            self.read(parts)
-
-    def read(self, parts: Array | DeviceArray) -> None:
-        """What is sent is read from here: to rank p the p-th part, as long as the transfer."""
-        self.source, self.struct.parts = parts, address_of(parts)

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from ctypes import byref, c_uint32, c_uint64, c_void_p
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import IPv4Address, IPv6Address
 from typing import Any, NamedTuple
 
@@ -130,11 +131,10 @@ class NativeWires:
     ends: list[tuple[int, int, int, int]]
     nics: Any
 
-    def begin(self, memory: Array) -> None:
-        """What is sent until `end` lies in this memory."""
-
-    def end(self) -> None:
-        """No collective runs."""
+    def begin(self, memory: Array) -> Callable[[], object] | None:
+        """A collective sends what is in this memory. Returns what to call once none runs. Raises TransportError for a
+        bug."""
+        return None
 
     def lend(self, gpu: Any, array: DeviceArray) -> None:
         """Until `close` the others read this rank's GPU memory where it lies. All ranks call it at the same time.
@@ -276,7 +276,9 @@ class LentArenas:
     def __init__(self, opening: Opening, shm: Any) -> None:
         """Where a rank cannot map another's, as under a limit of addresses (ulimit -v), nobody lends."""
         arena = opening.lent
-        self._lib, self._shm, self._arena, self._lends = engine_library(), shm, arena, False
+        self._lib, self._shm = engine_library(), shm
+        self.waits = arena
+        """What is to be lent once there is an array in it; None: nothing is."""
         self._maps: list[tuple[int, int]] = []
         mine = [os.getpid(), arena.fd, arena.limit] if arena else None
         reached = True
@@ -285,7 +287,7 @@ class LentArenas:
                 pid, fd, limit = said
                 reached = reached and self._reach(rank, int(pid), int(fd), int(limit))
         if not all(opening.exchange(reached)):
-            self._arena = None
+            self.waits = None
 
     def _reach(self, rank: int, pid: int, number: int, limit: int) -> bool:
         fd = _opened(rank, pid, number)
@@ -300,13 +302,12 @@ class LentArenas:
         demand(self._lib.optcc_shm_reach(self._shm, rank, 0, address, limit), "memory that ranks lend")
         return True
 
-    def lend(self) -> None:
-        """From the first array on."""
-        if self._arena and not self._lends and len(self._arena.bytes):
-            base, region = ctypes.addressof(ctypes.c_char.from_buffer(self._arena.bytes)), c_uint32()
-            size = len(self._arena.bytes)
-            demand(self._lib.optcc_shm_lend(self._shm, base, size, 1, byref(region)), "memory that ranks lend")
-            self._lends = True
+    def lend(self, arena: Arena) -> None:
+        """Lend it."""
+        base, region = ctypes.addressof(ctypes.c_char.from_buffer(arena.bytes)), c_uint32()
+        size = len(arena.bytes)
+        demand(self._lib.optcc_shm_lend(self._shm, base, size, 1, byref(region)), "memory that ranks lend")
+        self.waits = None
 
     def close(self) -> None:
         """Let go of the others'."""
@@ -413,10 +414,15 @@ class ShmWires(NativeWires):
             in_rates=in_rates.ctypes.data,
         )
 
-    def begin(self, memory: Array) -> None:
+    def begin(self, memory: Array) -> Callable[[], object] | None:
         """See NativeWires."""
+        if self.nics.bug:
+            raise TransportError(self.nics.bug)
         assert self._lent
-        self._lent.lend()
+        arena = self._lent.waits
+        if arena and len(arena.bytes):
+            self._lent.lend(arena)
+        return None
 
     def lend(self, gpu: Any, array: DeviceArray) -> None:
         """See NativeWires."""
@@ -612,7 +618,7 @@ class QueuePairWires(NativeWires):
         if isinstance(nics, QueuePairNics):
             nics.wires = self
         self._verbs: Any = c_void_p()
-        self.engine, self._registered = c_void_p(), 0
+        self.engine = c_void_p()
         count, table = len(opening.layout.of_rank[opening.rank]), table_of(self.ends)
         rates = [opening.layout.nics[number].out_rate for number in opening.layout.of_rank[opening.rank]]
         nic = (VerbsNic * max(1, count))()
@@ -658,17 +664,15 @@ class QueuePairWires(NativeWires):
         if result != ResultOf.OK:
             raise TransportError(self._lib.optcc_verbs_why().decode())
 
-    def begin(self, memory: Array) -> None:
+    def begin(self, memory: Array) -> Callable[[], object] | None:
         """See NativeWires."""
-        if memory.nbytes:
-            self._done(self._lib.optcc_verbs_register(self._verbs, memory.ctypes.data, memory.nbytes))
-            self._registered = memory.ctypes.data
-
-    def end(self) -> None:
-        """See NativeWires."""
-        if self._registered:
-            self._lib.optcc_verbs_unregister(self._verbs, self._registered)
-            self._registered = 0
+        if bug := self.bug():
+            raise TransportError(bug)
+        if not memory.nbytes:
+            return None
+        at = memory.ctypes.data
+        self._done(self._lib.optcc_verbs_register(self._verbs, at, memory.nbytes))
+        return partial(self._lib.optcc_verbs_unregister, self._verbs, at)
 
     def cut(self, nic: int, cause: Cause) -> None:
         """The queue pairs of a NIC, a number of the layout, fail, for good; cause DEVICE: the device with them."""

@@ -35,31 +35,31 @@ def freed() -> None:
     """Memory is freed while the kernel runs."""
     from optcc.runtime.control.links import Links
 
-    def before(links: Any, *rest: Any) -> None:
+    def launched(links: Any, *rest: Any) -> None:
         links._gpu.empty(1, sys.modules["numpy"].dtype("uint8"))
 
-    wrap(Links, "_go_on", before)
+    wrap(Links, "_launch", launched, late=True)
 
 
 def littered() -> None:
     """No bug: what nobody uses any more waits to be collected while the kernel runs."""
     from optcc.runtime.control.links import Links
 
-    def before(links: Any, *rest: Any) -> None:
+    def launched(links: Any, *rest: Any) -> None:
         circle: list[Any] = [links._gpu.empty(1, sys.modules["numpy"].dtype("uint8"))]
         circle.append(circle)
         del circle
         links.kept = [[] for _ in range(100_000)]  # more than Python lets come without a look for garbage
 
-    wrap(Links, "_go_on", before)
+    wrap(Links, "_launch", launched, late=True)
 
 
 def collected() -> None:
     """The same, and it is collected."""
     from optcc.runtime.control.links import Links
 
+    wrap(Links, "_launch", lambda *_: gc.enable(), late=True)
     littered()
-    wrap(Links, "_go_on", lambda *_: gc.enable())
 
 
 def slow() -> None:
@@ -77,13 +77,17 @@ def unsaid() -> None:
     wrap(Member, "_part", lambda member: setattr(member, "_lends", False))
 
 
-def wrap(kind: type, name: str, before: Callable[..., None]) -> None:
-    """Have `before` called first."""
+def wrap(kind: type, name: str, more: Callable[..., None], late: bool = False) -> None:
+    """Have `more` called first; `late` : afterwards."""
     method = getattr(kind, name)
 
     def wrapped(*arguments: Any) -> Any:
-        before(*arguments)
-        return method(*arguments)
+        if not late:
+            more(*arguments)
+        result = method(*arguments)
+        if late:
+            more(*arguments)
+        return result
 
     setattr(kind, name, wrapped)
 
