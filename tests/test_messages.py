@@ -69,7 +69,6 @@ def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return load(build(tmp_path_factory.mktemp("messages"), more=[PLAYER]))
 
 
-@pytest.mark.cases
 def test_every_seed_ends_with_the_right_bytes(lib: Any) -> None:
     total = dict.fromkeys((*COUNTS, *FLOWS), 0)
     for seed in range(cases(6000)):
@@ -86,7 +85,6 @@ def test_a_seed_is_played_again(lib: Any) -> None:
         assert play(lib, seed).told == play(lib, seed).told
 
 
-@pytest.mark.cases
 def test_a_liar_is_not_believed(lib: Any) -> None:
     believed = c_uint64()
     for seed in range(cases(4000)):

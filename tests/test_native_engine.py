@@ -37,7 +37,6 @@ pytestmark = pytest.mark.cc
 # --- whole runs ----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.cases
 def test_every_seed_ends_with_the_right_bits(lib: Any) -> None:
     """Every kind of fault and many families come; segments are sent again; wires are left, and return."""
     total = dict.fromkeys(COUNTERS, 0)
@@ -55,7 +54,6 @@ def test_every_seed_ends_with_the_right_bits(lib: Any) -> None:
     assert all(value > 20 for value in total.values()), total
 
 
-@pytest.mark.cases
 def test_where_a_rank_is_killed_all_others_end(lib: Any) -> None:
     results = set()
     for seed in range(cases(2000)):
@@ -315,12 +313,10 @@ def test_rows_that_a_rank_cannot_run_are_refused(lib: Any) -> None:
         assert lib.optcc_begin(world.engines[0], world.program(whole, 0), cut) == native.BAD, "elements would be cut"
 
 
-@pytest.mark.cases
 def test_a_liar_is_not_believed(lib: Any) -> None:
     assert native.fuzz(lib, cases(100_000), seed=1) == ""
 
 
-@pytest.mark.cases
 def test_what_a_peer_scribbles_into_shared_memory_does_no_harm(lib: Any) -> None:
     native.scribble(lib, cases(1000), seed=1)
 

@@ -40,14 +40,12 @@ pytestmark = pytest.mark.cc
 # --- a folder that takes its time, over virtual wires that fail ----------------------------------------------------
 
 
-@pytest.mark.cases
 def test_every_seed_ends_with_the_right_bits(lib: Any) -> None:
     for seed in range(cases(6000)):
         outcome = play(lib, seed, late=True)
         assert not outcome.fault, f"{outcome.fault}; python -m tests.native_replay --late {seed}"
 
 
-@pytest.mark.cases
 def test_where_a_rank_is_killed_all_others_end_and_no_job_runs_on(lib: Any) -> None:
     results = set()
     for seed in range(cases(2000)):

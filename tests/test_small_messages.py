@@ -234,7 +234,6 @@ def drawn(seed: int) -> tuple[Cluster, Costs]:
     return cluster, Costs(Fraction(draw.choice([1, 5, 25]), 10**6), Fraction(draw.choice([1, 5, 10]), 10**7))
 
 
-@pytest.mark.cases
 @pytest.mark.parametrize("seed", range(cases(20)))
 def test_no_plan_takes_longer_than_that_of_a_larger_size(seed: int) -> None:
     cluster, costs = drawn(seed)
