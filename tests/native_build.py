@@ -1,4 +1,4 @@
-"""Libraries of native/ with a bug that is planted, and without: what is not changed is compiled once in a run of tests."""
+"""Libraries of native/ with planted bugs, and without: in a run of tests what is not changed is compiled once."""
 
 from __future__ import annotations
 
