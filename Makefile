@@ -10,7 +10,7 @@ help:
 	@echo "make demo            what optcc needs, then the main job on a bundled example: 2 minutes of processor time, 550 MB"
 	@echo "make test            lint, types and the test suite, with packages of their own;"
 	@echo "                     PROGRAMS= names what is installed beside them: g++ perftest ucx coq ns3 torch prometheus"
-	@echo "make test-long       the tests that take long, and those on random cases with an eighth of their cases;"
+	@echo "make test-long       the same, with the tests that take long, and an eighth of the random cases in place of a twentieth;"
 	@echo "                     WHOLE=1 make test-long: with all of them, for a night"
 	@echo "make native          the C code alone, after a change to it"
 	@echo "make wheel           wheels for x86-64 and Arm, glibc 2.28 and newer, into dist/"
@@ -90,12 +90,9 @@ programs: $(VENV)/ready-dev
 # processes that are stopped, silent or start. REQUIRE="coq torch": fail where these are missing; SEED=7: the random cases
 # of this seed.
 WORKERS ?= $(shell expr $$(nproc) + $$(nproc) / 2)
-PYTEST = tools/tests.sh $(BIN)/pytest -n $(WORKERS) --dist loadfile $(addprefix --require=,$(REQUIRE)) $(addprefix --hypothesis-seed=,$(SEED))
-test: programs lint
-	$(PYTEST)
-
-test-long: programs
-	$(PYTEST) $(if $(WHOLE),--whole,--long)
+PYTEST = tools/tests.sh $(BIN)/pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(addprefix --require=,$(REQUIRE)) $(addprefix --hypothesis-seed=,$(SEED))
+test test-long: programs lint
+	$(PYTEST) $(if $(filter test-long,$@),$(if $(WHOLE),--whole,--long))
 
 test-bare:
 	tools/bare_root.sh

@@ -7,6 +7,8 @@ import os
 import secrets
 import shutil
 import signal
+import tempfile
+from collections import Counter
 from fractions import Fraction
 from typing import Any
 
@@ -15,7 +17,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from optcc.values.cluster import Cluster, Nic, Server
-from tests import effort
+from tests import effort, native_build
 
 CASES = 100
 """Random cases of a test that does not say how many."""
@@ -59,10 +61,9 @@ def degraded(draw: st.DrawFn, min_ranks: int = 3, max_ranks: int = 12, most: int
 @pytest.fixture(scope="session")
 def lib(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """The native engine with virtual wires, compiled once."""
-    from tests.native_build import build
     from tests.native_replay import load
 
-    return load(build(tmp_path_factory.mktemp("native")))
+    return load(native_build.build(tmp_path_factory.mktemp("native")))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -76,9 +77,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--long",
         action="store_true",
-        help="the tests that take long, and those on random cases with an eighth of their cases; else a twentieth",
+        help="also the tests that take long, and an eighth of the random cases; else a twentieth",
     )
-    parser.addoption("--whole", action="store_true", help="what --long runs, with all random cases: for a night")
+    parser.addoption("--whole", action="store_true", help="as --long, with all random cases: for a night")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -88,14 +89,15 @@ def pytest_configure(config: pytest.Config) -> None:
     if config.getoption("--hypothesis-seed") is None:
         given = getattr(config, "workerinput", {}).get("hypothesis_seed")
         config.option.hypothesis_seed = given or str(secrets.randbelow(2**32))
+    if native_build.KEPT not in os.environ:
+        compiled = tempfile.TemporaryDirectory(prefix="optcc-compiled-")
+        os.environ[native_build.KEPT] = compiled.name
+        config.add_cleanup(compiled.cleanup)
     os.environ.pop("COLUMNS", None)  # what commands print would be wrapped at the width of who runs the tests
     config.option.long |= config.option.whole
     effort.level = "whole" if config.option.whole else "long" if config.option.long else "short"
     settings.load_profile(effort.level)
     config.addinivalue_line("markers", "long: takes long; only `pytest --long`, which `make test-long` calls, runs it")
-    config.addinivalue_line(
-        "markers", "cases: on random cases, but not a test of Hypothesis'; --long runs it with more of them"
-    )
     config.addinivalue_line("markers", "gpu: needs a CUDA device and cupy")
     config.addinivalue_line("markers", "rdma: needs an RDMA device and libibverbs")
     config.addinivalue_line("markers", "whole: takes long; `make test-verbs` leaves it out without WHOLE=1")
@@ -119,16 +121,15 @@ def pytest_configure_node(node: Any) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    def chosen(item: pytest.Item) -> bool:
-        marked = item.get_closest_marker("long") is not None
-        if not config.getoption("--long"):
-            return not marked
-        random = getattr(getattr(item, "obj", None), "is_hypothesis_test", False)
-        return marked or random or item.get_closest_marker("cases") is not None
+    def takes_long(item: pytest.Item) -> bool:
+        return item.get_closest_marker("long") is not None
 
-    left_out = [item for item in items if not chosen(item)]
-    items[:] = [item for item in items if chosen(item)]
-    config.hook.pytest_deselected(items=left_out)
+    # The dearest files first, so that none holds one worker at the end while the others have nothing to do.
+    long, all_tests = Counter(item.path for item in items if takes_long(item)), Counter(item.path for item in items)
+    items.sort(key=lambda item: (-long[item.path], -all_tests[item.path]))
+    if not config.getoption("--long"):
+        config.hook.pytest_deselected(items=[item for item in items if takes_long(item)])
+        items[:] = [item for item in items if not takes_long(item)]
 
 
 def pytest_report_header(config: pytest.Config) -> str:

@@ -1,7 +1,7 @@
 """How many random cases a test tries: a twentieth in `make test`, an eighth in `make test-long`, all with `--whole`.
 
-`make test` leaves out tests marked ``long``. `pytest --long`, which `make test-long` and CI run, takes those and the
-tests on random cases; ``pytest --whole`` takes the same tests with all their cases, for a night.
+`make test` leaves out tests marked ``long``. `pytest --long`, which `make test-long` and CI run, takes all tests;
+``pytest --whole`` takes them with all random cases, for a night.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from hypothesis import settings
 
 SHARES = {"short": 20, "long": 8, "whole": 1}
 """One of so many cases is tried; at 10 in place of 20 `make test` takes about one minute of processor time more.
-CI runs both suites, and draws other cases with each commit."""
+CI draws other cases with each commit."""
 
 level = "short"
 """Set by --long and --whole, before the first test is read."""

@@ -1,18 +1,21 @@
-"""Libraries of native/ with a bug that is planted, and without: what is not changed is compiled once in a process."""
+"""Libraries of native/ with planted bugs, and without: in a run of tests what is not changed is compiled once."""
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
+import os
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from shutil import copytree
 from typing import NamedTuple
 
 NATIVE = Path(__file__).resolve().parent.parent / "native"
-STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-fPIC")
+STRICT = ("-std=c11", "-Wall", "-Wextra", "-Wshadow", "-Werror", "-ffp-contract=off", "-fPIC")
 LOOSE = ("-O1", "-Wno-error")
 """For code with a bug in it, which may leave something unused."""
 
@@ -38,10 +41,27 @@ def planted(folder: Path, *mutants: Mutant) -> Path:
     return source
 
 
+KEPT = "OPTCC_TESTS_COMPILED"
+"""Names, to all processes of a run of tests, the folder in which they keep what is compiled (tests/conftest.py)."""
+
+
 @cache
-def _kept() -> tempfile.TemporaryDirectory[str]:
-    """Where objects are kept as long as this process lives."""
+def _own() -> tempfile.TemporaryDirectory[str]:
+    """Of a process that no run of tests has started, as long as it lives."""
     return tempfile.TemporaryDirectory(prefix="optcc-objects-")
+
+
+def kept() -> Path:
+    """Where what is compiled is kept."""
+    return Path(os.environ.get(KEPT) or _own().name)
+
+
+@contextmanager
+def missing(made: Path) -> Iterator[bool]:
+    """Whether the caller is to make this file; who else wants it waits meanwhile."""
+    with made.with_name(f"{made.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield not made.exists()
 
 
 def compiled(files: Sequence[Path], source: Path, flags: Sequence[str]) -> list[str]:
@@ -51,11 +71,12 @@ def compiled(files: Sequence[Path], source: Path, flags: Sequence[str]) -> list[
     objects = []
     for file in files:
         key = hashlib.sha256(repr(flags).encode() + headers + file.read_bytes()).hexdigest()
-        made = Path(_kept().name) / f"{file.stem}-{key}.o"
-        if not made.exists():
-            command = ["cc", *flags, f"-I{source}", "-c", str(file), "-o", str(made)]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
-            assert done.returncode == 0, done.stderr
+        made = kept() / f"{file.stem}-{key}.o"
+        with missing(made) as wanted:
+            if wanted:
+                command = ["cc", *flags, f"-I{source}", "-c", str(file), "-o", str(made)]
+                done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
+                assert done.returncode == 0, done.stderr
         objects.append(str(made))
     return objects
 

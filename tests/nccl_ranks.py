@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import re
@@ -17,8 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-
-import pytest
 
 from tests import native_build
 from tests.native_build import LOOSE, Mutant
@@ -97,17 +94,13 @@ def sanitizing(sanitizers: str) -> str:
     return f"-O0 -g -fsanitize={sanitizers} -fno-sanitize-recover=all"
 
 
-def shared_build(factory: pytest.TempPathFactory, sanitizers: str = "") -> Build:
+def shared_build(sanitizers: str = "") -> Build:
     """The plugin as it is, compiled once for all test files of a run, and all of its processes."""
-    base = factory.getbasetemp()
-    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / f"nccl-{sanitizers.replace(',', '-')}"
+    folder = native_build.kept() / f"nccl-{sanitizers.replace(',', '-')}"
     folder.mkdir(exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        build = Build(folder / "libnccl-net-optcc.so", folder / "harness")
-        if build.harness.exists():
-            return build
-        return Build.make(folder, flags=sanitizing(sanitizers) if sanitizers else "-O2 -Werror")
+    build = Build(folder / "libnccl-net-optcc.so", folder / "harness")
+    with native_build.missing(build.harness) as wanted:
+        return Build.make(folder, flags=sanitizing(sanitizers) if sanitizers else "-O2 -Werror") if wanted else build
 
 
 @dataclass

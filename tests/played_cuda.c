@@ -39,6 +39,7 @@ struct op {
 struct stream {
     pthread_t thread;
     pthread_mutex_t lock;
+    pthread_cond_t given; /* something to do, or its end */
     struct op *first, **last;
     int ends;
     _Atomic int captured;
@@ -92,17 +93,14 @@ static void *run(void *self)
     struct stream *s = self;
     for (;;) {
         pthread_mutex_lock(&s->lock);
+        while (!s->first && !s->ends)
+            pthread_cond_wait(&s->given, &s->lock);
         struct op *op = s->first;
-        const int ends = s->ends;
         if (op && !(s->first = op->next))
             s->last = &s->first;
         pthread_mutex_unlock(&s->lock);
-        if (!op && ends)
+        if (!op)
             return NULL;
-        if (!op) {
-            usleep(20);
-            continue;
-        }
         switch (op->what) {
         case WAIT:
             while (atomic_load(&op->event->reached) < op->until)
@@ -133,6 +131,7 @@ static void push(struct stream *s, struct op given)
     pthread_mutex_lock(&s->lock);
     *s->last = op;
     s->last = &op->next;
+    pthread_cond_signal(&s->given);
     pthread_mutex_unlock(&s->lock);
 }
 
@@ -202,6 +201,7 @@ SHOWN int cuStreamCreateWithPriority(struct stream **made, unsigned flags, int p
     struct stream *s = calloc(1, sizeof *s);
     (void)flags, (void)priority;
     pthread_mutex_init(&s->lock, NULL);
+    pthread_cond_init(&s->given, NULL);
     s->last = &s->first;
     *made = s;
     return pthread_create(&s->thread, NULL, run, s);
@@ -211,6 +211,7 @@ SHOWN int cuStreamDestroy_v2(struct stream *s)
 {
     pthread_mutex_lock(&s->lock);
     s->ends = 1;
+    pthread_cond_signal(&s->given);
     pthread_mutex_unlock(&s->lock);
     pthread_join(s->thread, NULL);
     free(s);

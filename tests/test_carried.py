@@ -117,7 +117,6 @@ def by_living_nics(schedule: Schedule, cluster: Cluster) -> None:
             assert out.rail == into.rail or cluster.fabric.spine is not None
 
 
-@pytest.mark.cases
 @pytest.mark.parametrize("families", FITTING)
 def test_a_kept_plan_keeps_its_transfers_and_its_sums(families: tuple[str, ...]) -> None:
     seen = dict.fromkeys(families, 0)

@@ -63,7 +63,7 @@ def test_what_is_missing_is_said(
     with pytest.raises(InputError, match=said):
         memory.check_device("cuda")
     for fault in ((), ("--cut", "server1/nic0@0.4")):
-        done = CliRunner().invoke(main, [*COMMAND, *fault])
+        done = CliRunner().invoke(main, [*COMMAND, "--size", "1MiB", *fault])
         assert done.exit_code == 2, done.output
         assert said in done.stderr
     memory.check_device("cpu")

@@ -267,7 +267,6 @@ def survives(read: Callable[[], Evidence]) -> None:
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.cases
 def test_broken_files_are_read_or_refused(name: str) -> None:
     for seed in range(cases(1700)):
         text = mutated(SAMPLES[name], random.Random(seed))
@@ -275,7 +274,6 @@ def test_broken_files_are_read_or_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", OF_TOOLS)
-@pytest.mark.cases
 def test_broken_output_of_tools_is_read_or_refused(name: str, tmp_path: Path) -> None:
     path = tmp_path / f"{name}.txt"
     path.write_text(OF_TOOLS[name])
@@ -286,7 +284,6 @@ def test_broken_output_of_tools_is_read_or_refused(name: str, tmp_path: Path) ->
         survives(lambda: gather([str(path)], PORTS))
 
 
-@pytest.mark.cases
 def test_broken_inspector_files_are_read_or_refused(tmp_path: Path) -> None:
     whole = "".join(texts.inspector(rank, {1: 40000, 2: 41000}) for rank in range(4))
     path = tmp_path / "x.log"
@@ -295,7 +292,6 @@ def test_broken_inspector_files_are_read_or_refused(tmp_path: Path) -> None:
         survives(lambda: gather([str(path)], PORTS))
 
 
-@pytest.mark.cases
 def test_broken_sysfs_is_read_or_refused(tmp_path: Path) -> None:
     tree = texts.sysfs(tmp_path / "s", RATES, counters={"nic0": {"port_xmit_data": 1000, "link_downed": 3}})
     files = sorted(path for path in tree.rglob("*") if path.is_file() and not path.is_symlink())

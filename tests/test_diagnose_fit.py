@@ -55,7 +55,6 @@ def check(truth: Mapping[str, float], verdict: Verdict) -> tuple[bool, list[str]
     return of(verdict).keys() == truth.keys(), wrong
 
 
-@pytest.mark.cases
 def test_random_degraded_clusters() -> None:
     exact, tried = 0, cases(100)
     for seed in range(tried):
@@ -250,7 +249,6 @@ def test_certainty_needs_other_explanations_to_be_two_faults_worse(monkeypatch: 
     assert found.sure is Sure.CERTAIN  # wrongly: what the bound of two faults is for
 
 
-@pytest.mark.cases
 def test_noise_alone_is_not_slow() -> None:
     for seed in range(cases(50)):
         one = Lab(4, 4, {}, rng=random.Random(seed))
@@ -289,7 +287,6 @@ def _named(lab: Lab, again: int) -> list[tuple[str, str]]:
     return [(f"{again}-{name}", text) for name, text in lab.survey()]
 
 
-@pytest.mark.cases
 def test_no_nic_of_a_healthy_cluster_is_accused() -> None:
     likely, tried = 0, cases(CLUSTERS)
     for seed in range(tried):
@@ -301,7 +298,6 @@ def test_no_nic_of_a_healthy_cluster_is_accused() -> None:
     assert likely <= 0.02 * tried
 
 
-@pytest.mark.cases
 def test_slow_nics_are_named_exactly_between_runs_that_differ() -> None:
     exact, tried = 0, cases(CLUSTERS)
     for seed in range(tried):

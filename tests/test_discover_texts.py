@@ -1367,7 +1367,6 @@ SAMPLES = {
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-@pytest.mark.cases
 def test_broken_texts_are_read_or_refused(name: str, tmp_path: Path) -> None:
     """Beside a whole one, as a part of its server or as another."""
     path, other = tmp_path / "x.txt", tmp_path / "y.txt"

@@ -226,7 +226,6 @@ def drawn(seed: int) -> Plan:
     return by_hand(servers(count), rows)
 
 
-@pytest.mark.cases
 @pytest.mark.parametrize("seed", range(cases(40)))
 def test_any_schedule_with_receive_buffers(seed: int) -> None:
     from optcc.export import chakra

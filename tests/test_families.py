@@ -219,7 +219,6 @@ def test_every_family_has_its_clusters() -> None:
     assert {family for families in FITTING for family in families} == set(FAMILIES)
 
 
-@pytest.mark.cases
 @pytest.mark.parametrize("families", FITTING)
 def test_every_family_on_random_clusters(families: tuple[str, ...]) -> None:
     assert held(families, FITTING[families]) == dict.fromkeys(families, CLUSTERS)

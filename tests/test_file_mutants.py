@@ -108,7 +108,6 @@ def test_the_judges_agree_on_what_is_written(name: str, folder: Path) -> None:
         assert not judged(lambda rng, tree=tree, sums=sums: judge(tree, sums, rng), random.Random(name))  # type: ignore[misc]
 
 
-@pytest.mark.cases
 @pytest.mark.parametrize("name", FORMATS)
 def test_mutants_of_exported_files(name: str, folder: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     form, _, judge = FORMATS[name]
@@ -160,7 +159,6 @@ def least_s(content: dict[str, Any]) -> Fraction | None:
     return content["nbytes"] * max(terms)
 
 
-@pytest.mark.cases
 def test_mutants_of_plans(tmp_path: Path, request: pytest.FixtureRequest) -> None:
     """Headers and columns, ids made right: what is read and verified is an AllReduce, and no bound is false."""
     rng = random.Random(f"plans {request.config.getoption('--hypothesis-seed')}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -56,18 +57,23 @@ def finite(array: Array) -> Array:
     return array
 
 
-@pytest.mark.filterwarnings("ignore:overflow", "ignore:underflow")
-@pytest.mark.parametrize(("dtype", "op"), ALL)
-def test_a_fold_is_exact_but_for_one_rounding(memory: Memory, dtype: str, op: Op) -> None:
+@cache
+def folds(dtype: str, op: Op) -> list[tuple[Array, Array, list[Any]]]:
+    """Two operands and what each pair of their elements gives, by exact arithmetic: for all memories once."""
     a, b = (finite(random_bits(dtype, 1500, seed)) for seed in (1, 2))
     near = a.copy()  # numbers of like size, so that rounding matters
     near.view(np.uint8)[:: a.itemsize] ^= 0x5A
-    for other in (b, near):
-        other = finite(other)
-        own, landed = memory.put(a), memory.put(other)
+    pairs = ((a, b), (a, finite(near)))
+    return [(x, y, by_hand(op, as_numbers(x).tolist(), as_numbers(y).tolist(), dtype_of(dtype))) for x, y in pairs]
+
+
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:underflow")
+@pytest.mark.parametrize(("dtype", "op"), ALL)
+def test_a_fold_is_exact_but_for_one_rounding(memory: Memory, dtype: str, op: Op) -> None:
+    for a, b, expected in folds(dtype, op):
+        own, landed = memory.put(a), memory.put(b)
         memory.fold(op, own, landed)
-        got = as_numbers(memory.get(own)).tolist()
-        assert got == by_hand(op, as_numbers(a).tolist(), as_numbers(other).tolist(), dtype_of(dtype))
+        assert as_numbers(memory.get(own)).tolist() == expected
 
 
 def test_rounding_by_hand_is_numpys() -> None:
@@ -122,16 +128,20 @@ def test_any_alignment_and_nothing_beside_it(memory: Memory, dtype: str) -> None
             assert got[shift + count :].tobytes() == a[shift + count :].tobytes()
 
 
+@cache
+def quotients(dtype: str, by: int) -> tuple[Array, list[Any]]:
+    """Numbers, and each divided, by exact arithmetic."""
+    before = finite(random_bits(dtype, 1500, 10))
+    exact = [Fraction(x) / by for x in as_numbers(before).tolist()]
+    return before, [int(x) if before.dtype.kind in "iu" else rounded(x, before.dtype) for x in exact]
+
+
 @pytest.mark.parametrize("by", [3, 128, 300])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dividing_rounds_once_and_cuts_towards_zero(memory: Memory, dtype: str, by: int) -> None:
-    before = finite(random_bits(dtype, 1500, 10))
+    before, expected = quotients(dtype, by)
     array = memory.put(before)
     memory.divide(array, by)
-    expected: list[Any] = []
-    for x in as_numbers(before).tolist():
-        exact = Fraction(x) / by
-        expected.append(int(exact) if before.dtype.kind in "iu" else rounded(exact, before.dtype))
     assert as_numbers(memory.get(array)).tolist() == expected
 
 

@@ -23,7 +23,6 @@ def play(seeds: range, **but: Any) -> str:
     return ""
 
 
-@pytest.mark.cases
 def test_jobs_in_which_much_fails() -> None:
     """Always the same ones; `python -m tests.control_world FIRST LAST` plays others."""
     assert play(range(cases(10_000))) == ""

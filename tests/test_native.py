@@ -31,8 +31,10 @@ from optcc.simulation.faults import LONGEST_S, TICKS_PER_S, Fault
 from optcc.simulation.simulator import NEVER, simulate
 from optcc.theory import packing
 from optcc.values.cluster import Cluster
-from tests import planned
+from tests import native_build, planned
 from tests.fabrics import gpu_cluster, pods_of
+from tests.native_build import Mutant
+from tests.native_replay import SANITIZERS
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADER = (ROOT / "native" / "planning.h").read_text(encoding="utf-8")
@@ -58,9 +60,9 @@ def elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]
     native.library.cache_clear()
 
 
-def build(output: Path, sources: Path = ROOT / "native", **environ: str) -> None:
+def build(output: Path, **environ: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(sources / "build.py"), str(output)],
+        [sys.executable, str(ROOT / "native" / "build.py"), str(output)],
         env={**os.environ, **environ}, capture_output=True, text=True, timeout=300, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, ""), done.stderr
@@ -80,7 +82,7 @@ def test_who_has_no_library_is_told_how_to_get_it(elsewhere: Path) -> None:
 
 
 def test_a_library_of_another_version_is_refused(elsewhere: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    build(elsewhere, CFLAGS="-Werror")
+    build(elsewhere, CFLAGS="-O0 -Werror")
     assert native.library().planning_abi() == native.ABI
     native.library.cache_clear()
     monkeypatch.setattr(native, "ABI", native.ABI + 1)
@@ -388,8 +390,7 @@ def watched(library: Path, function: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.long
 def test_nothing_is_read_or_written_beyond_its_arrays(tmp_path: Path) -> None:
     """And the results are those of the library that is installed, to the bit."""
-    build(tmp_path / "watched.so", CFLAGS="-O1 -g1 -fsanitize=address,undefined -fno-sanitize-recover=all")
-    done = watched(tmp_path / "watched.so", "cases")
+    done = watched(native_build.build(tmp_path, flags=SANITIZERS), "cases")
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout) == json.loads(json.dumps(cases()))
 
@@ -398,13 +399,9 @@ def one_time() -> float:
     return simulate(direct(hurt())).time_s
 
 
+@pytest.mark.long
 def test_the_sanitizers_see_a_heap_that_is_too_small(tmp_path: Path) -> None:
-    for path in (ROOT / "native").glob("*.*"):
-        text = path.read_text(encoding="utf-8")
-        broken = text.replace("planning_zeroed(x->event_room, sizeof *x->events)", "calloc(1, sizeof *x->events)")
-        assert (broken != text) == (path.name == "simulate.c")
-        (tmp_path / path.name).write_text(broken, encoding="utf-8")
-    build(tmp_path / "watched.so", tmp_path, CFLAGS="-O1 -g1 -fsanitize=address")
-    done = watched(tmp_path / "watched.so", "one_time")
+    short = Mutant("simulate.c", "planning_zeroed(x->event_room, sizeof *x->events)", "calloc(1, sizeof *x->events)")
+    done = watched(native_build.build(tmp_path, short.planted(tmp_path), SANITIZERS), "one_time")
     assert done.returncode != 0
     assert "heap-buffer-overflow" in done.stderr

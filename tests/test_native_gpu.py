@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from ctypes import byref, c_uint32, c_uint64, c_void_p
 from multiprocessing import get_context
 from pathlib import Path
+from shutil import copyfile
 from threading import Thread
 from typing import Any, ClassVar, NamedTuple
 
@@ -40,14 +41,12 @@ pytestmark = pytest.mark.cc
 # --- a folder that takes its time, over virtual wires that fail ----------------------------------------------------
 
 
-@pytest.mark.cases
 def test_every_seed_ends_with_the_right_bits(lib: Any) -> None:
     for seed in range(cases(6000)):
         outcome = play(lib, seed, late=True)
         assert not outcome.fault, f"{outcome.fault}; python -m tests.native_replay --late {seed}"
 
 
-@pytest.mark.cases
 def test_where_a_rank_is_killed_all_others_end_and_no_job_runs_on(lib: Any) -> None:
     results = set()
     for seed in range(cases(2000)):
@@ -361,20 +360,21 @@ extern "C" void run_block(unsigned block, unsigned blocks, unsigned threads, con
 """
 
 
-def kernel_on_processor(folder: Path, dtype: str, op: Op, name: str) -> Any:
-    """One block of the resident kernel as a function: fold.cu, compiled by g++, but for what is in PTX."""
+def kernel_on_processor(folder: Path, dtype: str, op: Op) -> Path:
+    """A library with one block of the resident kernel as a function: fold.cu, compiled by g++, but for what is in PTX.
+    Each copy of the file has variables of its own."""
     text = (native.ROOT / "runtime" / "devices" / "kernels" / "fold.cu").read_text(encoding="utf-8")
     begin, end = (
         text.index("template <class T>\n__device__ __forceinline__ T fresh"),
         text.index("template <class A, class B>"),
     )
     shim = (native.ROOT / "tests" / "kernel_on_processor.h").read_text(encoding="utf-8")
-    source, library = folder / f"{name}.cpp", folder / f"{name}.so"
+    source, library = folder / "kernel.cpp", folder / "kernel.so"
     source.write_text(shim + text[:begin] + text[end:] + RUN_BLOCK.replace("SERVE_IT", f"serve_{op}"), encoding="utf-8")
     command = ["g++", "-std=c++20", "-O1", "-w", "-fno-gnu-unique", f"-DTYPE_{dtype}", "-shared", "-fPIC", "-pthread"]
     made = subprocess.run([*command, str(source), "-o", str(library)], capture_output=True, text=True, check=False)
     assert made.returncode == 0, made.stderr
-    return ctypes.CDLL(str(library)).run_block
+    return library
 
 
 class KernelMachine(Machine):
@@ -432,8 +432,9 @@ def test_the_kernel_does_what_its_twin_does(lib: Any, tmp_path: Path, dtype: str
     blocks = 2
     KernelMachine.lent = 0
     KernelMachine.threads.clear()
+    library = kernel_on_processor(tmp_path, dtype, op)
     KernelMachine.copies = {
-        (rank, block): kernel_on_processor(tmp_path, dtype, op, f"{rank}-{block}")
+        (rank, block): ctypes.CDLL(str(copyfile(library, tmp_path / f"{rank}-{block}.so"))).run_block
         for rank in (0, 1)
         for block in range(blocks)
     }

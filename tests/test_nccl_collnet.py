@@ -34,8 +34,8 @@ SYSTEM_ERROR = 2
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return shared_build(tmp_path_factory)
+def built() -> Build:
+    return shared_build()
 
 
 @pytest.fixture(scope="module")
@@ -432,7 +432,7 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["address,undefined", pytest.param("thread", marks=pytest.mark.long)])
-def test_sanitizers_find_nothing(plans: Path, tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
-    built = shared_build(tmp_path_factory, kind)
+def test_sanitizers_find_nothing(plans: Path, kind: str) -> None:
+    built = shared_build(kind)
     outcome = play(built, ["8,8", "4,4", "8,8"], plans, cuts=15, env={"OPTCC_RETURN_S": "100"})
     assert not outcome.unsound

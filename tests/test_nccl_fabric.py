@@ -32,8 +32,8 @@ SMALL = {"OPTCC_SEGMENT_BYTES": "16384", "OPTCC_WINDOW_BYTES": "65536"}
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return shared_build(tmp_path_factory)
+def built() -> Build:
+    return shared_build()
 
 
 @contextmanager
@@ -339,8 +339,8 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.long
-def test_sanitizers_find_nothing(tmp_path_factory: pytest.TempPathFactory) -> None:
-    built = shared_build(tmp_path_factory, "address,undefined")
+def test_sanitizers_find_nothing() -> None:
+    built = shared_build("address,undefined")
     with fabric_of(3, 2) as fabric:
         for calls in (0, 60):  # the only NIC of rank 1 is away now and then, also when it opens
             env = {"OPTCC_WIRES": "rdma", "OPTCC_RETURN_S": "100", "HARNESS_OPEN_S": "60"}

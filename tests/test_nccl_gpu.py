@@ -20,8 +20,8 @@ pytestmark = pytest.mark.cc
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return shared_build(tmp_path_factory)
+def built() -> Build:
+    return shared_build()
 
 
 def play(built: Build, ranks: int, flags: str = "-O2", **more: str) -> Outcome:
@@ -186,7 +186,7 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["address,undefined", "thread"])
-def test_sanitizers_find_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
-    built = shared_build(tmp_path_factory, kind)
+def test_sanitizers_find_nothing(kind: str) -> None:
+    built = shared_build(kind)
     outcome = play(built, 3, sanitizing(kind), HARNESS_LAUNCHES="odd", calls="40", OPTCC_RETURN_S="100")
     assert not outcome.unsound

@@ -29,8 +29,8 @@ OFFER_BYTES = 4760
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return shared_build(tmp_path_factory)
+def built() -> Build:
+    return shared_build()
 
 
 # --- whole runs ----------------------------------------------------------------------------------------------------
@@ -398,8 +398,8 @@ def test_a_mutant_is_found(mutant: Build) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["address,undefined", "thread"])
-def test_sanitizers_find_nothing(tmp_path_factory: pytest.TempPathFactory, kind: str) -> None:
-    built = shared_build(tmp_path_factory, kind)
+def test_sanitizers_find_nothing(kind: str) -> None:
+    built = shared_build(kind)
     for seed in range(3):
         outcome = run(built, loopback(2 + seed), seed=seed, messages=30, cuts=15, env={"OPTCC_RETURN_S": "100"})
         assert not outcome.unsound

@@ -32,8 +32,8 @@ SAMPLE = re.compile(r"^(\w+)\{(.*)\} (\S+)$", re.M)
 
 
 @pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    return shared_build(tmp_path_factory)
+def built() -> Build:
+    return shared_build()
 
 
 def waits(what: Callable[[], bool], limit_s: float = LIMIT_S) -> bool:
@@ -234,9 +234,9 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("kind", ["address,undefined", "thread"])
-def test_sanitizers_find_nothing(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path, kind: str) -> None:
+def test_sanitizers_find_nothing(tmp_path: Path, kind: str) -> None:
     """The thread that writes, beside the one that counts; some seconds of it."""
-    built = shared_build(tmp_path_factory, kind)
+    built = shared_build(kind)
     (tmp_path / "m").mkdir()
     env = {"OPTCC_METRICS": str(tmp_path / "m"), "OPTCC_RETURN_S": "100"}
     outcome = run(built, loopback(2), messages=150, cuts=3, env=env)

@@ -83,7 +83,6 @@ def played(seed: int) -> Played:
 
 
 @pytest.mark.long
-@pytest.mark.cases
 def test_jobs_in_which_much_happens(request: pytest.FixtureRequest) -> None:
     """With --whole 100, of 50 calls or more each."""
     first = int(request.config.getoption("--hypothesis-seed")) // 100 * 100

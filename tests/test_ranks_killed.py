@@ -88,14 +88,12 @@ def at_a_moment(seed: int) -> list[str]:
     return survived(seed, {draw.randrange(1, world) if seed % 4 else 0: 0.0}, world, MOMENTS_S)
 
 
-@pytest.mark.cases
 @pytest.mark.parametrize("kind", range(6))
 def test_the_others_go_on(kind: int, request: pytest.FixtureRequest) -> None:
     """With --whole 48 in all."""
     go_on(kind, False, request)
 
 
-@pytest.mark.cases
 @pytest.mark.parametrize("kind", [0, *(pytest.param(kind, marks=pytest.mark.long) for kind in range(1, 6))])
 def test_the_others_go_on_where_a_second_one_dies_meanwhile(kind: int, request: pytest.FixtureRequest) -> None:
     """While they make their group; with --whole 48 in all."""

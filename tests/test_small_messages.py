@@ -15,6 +15,7 @@ import pytest
 import optcc
 from optcc.api import lower_bound_with_costs, runnable
 from optcc.errors import InputError
+from optcc.planner import search
 from optcc.planner.search import slower_s
 from optcc.plans.files import BESIDE_MAJOR, load_plan, save_plan
 from optcc.plans.plan import Plan
@@ -234,8 +235,24 @@ def drawn(seed: int) -> tuple[Cluster, Costs]:
     return cluster, Costs(Fraction(draw.choice([1, 5, 25]), 10**6), Fraction(draw.choice([1, 5, 10]), 10**7))
 
 
-@pytest.mark.cases
+@pytest.fixture
+def each_size_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For tests that plan for one cluster and many sizes: what would be chosen for a larger size, of which each smaller
+    one asks, is found once."""
+    found, real = dict[int, list[search.Candidate]](), search.candidates
+
+    def candidates(offers: Any, cluster: Cluster, bound: Bound, costs: Costs, *kept: Any) -> list[search.Candidate]:
+        if kept:  # for the size itself
+            return real(offers, cluster, bound, costs, *kept)
+        if bound.nbytes not in found:
+            found[bound.nbytes] = real(offers, cluster, bound, costs)
+        return found[bound.nbytes]
+
+    monkeypatch.setattr(search, "candidates", candidates)
+
+
 @pytest.mark.parametrize("seed", range(cases(20)))
+@pytest.mark.usefixtures("each_size_once")
 def test_no_plan_takes_longer_than_that_of_a_larger_size(seed: int) -> None:
     cluster, costs = drawn(seed)
     times = [seconds(cluster, 2**power, costs) for power in range(10, 31)]
@@ -244,8 +261,6 @@ def test_no_plan_takes_longer_than_that_of_a_larger_size(seed: int) -> None:
 
 def test_a_larger_size_helps_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is chosen for a larger size is tried: here for the size itself a depth is chosen that takes longer."""
-    from optcc.planner import search
-
     found = search.candidates
 
     def slowest(offers: Any, cluster: Cluster, bound: Bound, *costs: Any) -> list[search.Candidate]:
@@ -259,6 +274,7 @@ def test_a_larger_size_helps_a_smaller_one(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("count", [3, 8])
+@pytest.mark.usefixtures("each_size_once")
 def test_direct_exchange_of_few_bytes_takes_no_longer_than_of_more(count: int) -> None:
     cluster = servers(count, dead=4)
     times = [seconds(cluster, 2**power, in_place=True) for power in range(3, 17)]

@@ -16,14 +16,19 @@ if [ "$1" = --or-say ]; then fails=0; shift; fi
 venv=$1
 shift
 missing=
+fetched=   # whether this run has the lists of packages
+
+lists() {  # [AS_ROOT...]: once; each time takes seconds
+  [ -n "$fetched" ] || { "$@" apt-get update -q >/dev/null && fetched=yes; }
+}
 
 apt() {  # NAME PROGRAM: Debian's package NAME, unless PROGRAM, or a file of this name, is here
   { command -v "$2" >/dev/null || [ -e "$2" ]; } && return
   if [ "$(id -u)" -eq 0 ]; then as_root=; else as_root="sudo -n"; fi
   command -v apt-get >/dev/null && { [ -z "$as_root" ] || $as_root true 2>/dev/null; } || return 1
   echo "installing $1 (apt-get)"
-  $as_root apt-get update -q >/dev/null &&
-    $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$1" >/dev/null
+  # shellcheck disable=SC2086  # words of a command, or none
+  lists $as_root && $as_root env DEBIAN_FRONTEND=noninteractive apt-get install -qy --no-install-recommends "$1" >/dev/null
 }
 
 monitoring() {  # its programs alone: the package, once installed, starts a server
@@ -32,7 +37,7 @@ monitoring() {  # its programs alone: the package, once installed, starts a serv
   command -v apt-get >/dev/null || return 1
   echo "unpacking prometheus (apt-get)"
   folder=$(mktemp -d)
-  [ "$(id -u)" -ne 0 ] || apt-get update -q >/dev/null
+  [ "$(id -u)" -ne 0 ] || lists
   (cd "$folder" && apt-get download -q prometheus >/dev/null 2>&1 && dpkg -x prometheus_*.deb .) &&
     cp "$folder/usr/bin/prometheus" "$folder/usr/bin/promtool" "$venv/bin/"
   status=$?

@@ -60,7 +60,6 @@ def prepare(network: Any, scene: Scene) -> None:
 SHAPES = [(2, 1), (2, 3), (4, 2), (4, 3)]
 
 
-@pytest.mark.cases
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_strikes_at_random_moments(network: ModuleType, shape: tuple[int, int], request: pytest.FixtureRequest) -> None:
     """With `--whole` 50 for each cluster."""

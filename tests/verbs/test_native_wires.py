@@ -108,7 +108,6 @@ def test_nics_that_go_by_lid(library: Path) -> None:
 # --- what befalls NICs ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.cases
 def test_whatever_befalls_nics_nothing_is_lost_or_doubled_and_all_return(network: Any, library: Path) -> None:
     """Random moments. What has ended is not read any more: the process would not survive it (`verbs.Buffers`)."""
     kinds = verbs.KINDS if PLAYED_FABRIC in os.environ else tuple(kind for kind in verbs.KINDS if kind != "path")
