@@ -158,11 +158,11 @@ def start(
         "CUDA_VISIBLE_DEVICES": str(gpu),
     }  # fmt: skip
     if job.contender != "stock":
-        environment["NCCL_NET_PLUGIN"] = str(libraries.plugin)
-    if job.contender == "our CollNet":
         gbps = RATE * 8e-9 / job.nics / (2 if rank in job.steps[0].half else 1)
         left = job.nics - (job.missing if rank == NODES - 1 else 0)
+        environment["NCCL_NET_PLUGIN"] = str(libraries.plugin)
         environment["OPTCC_RATES"] = ",".join([f"{gbps:g}"] * left)
+    if job.contender == "our CollNet":
         environment["OPTCC_PLANS"] = str(folder / "plans")
     command = [sys.executable, "-m", "benchmarks.nccl_played_rank", str(rank), str(folder)]
     with (folder / f"out-{rank}").open("wb") as out, (folder / f"err-{rank}").open("wb") as err:

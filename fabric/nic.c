@@ -188,6 +188,15 @@ static bool reserve_out(Nic *n, uint64_t bytes, uint64_t ready, uint64_t now, ui
   } while (!atomic_compare_exchange_weak(&n->v[F_free_out], &was, *end));
   return true;
 }
+/* When `bytes` that come from `start` on are in. The way in is shared in the order in which frames set out, so it is the
+   sender who reserves it: who took them when they are due would let a short frame that overtakes a long one waste it. */
+static uint64_t reserve_in(Nic *n, uint64_t bytes, uint64_t start) {
+  uint64_t rate = GET(n->v[F_rate_in]), was = GET(n->v[F_free_in]), end;
+  if (!rate || !bytes || MUTANT(8)) return start;
+  do end = most(start, was) + takes(bytes, rate);
+  while (!atomic_compare_exchange_weak(&n->v[F_free_in], &was, end));
+  return end;
+}
 static bool find_ring(Qp *q, uint32_t qpn, int nic, uint64_t now) {
   if (q->out.head && (q->out.head->qpn != qpn || atomic_load(&q->out.head->closed))) ring_leave(&q->out, &fabric, false);
   if (!q->out.head && (q->qp.qp_type == IBV_QPT_UD || now >= q->look_again) && ring_find(&q->out, &fabric, qpn)) q->look_again = now + 1000000;
@@ -215,6 +224,7 @@ static uint8_t *begin_frame(Qp *q, Frame *f, uint32_t qpn, int to, uint64_t read
   }
   if (jitter) latency += (uint64_t)(fabric_chance(fabric.shared) * (double)jitter);
   f->start += latency, f->due = end + latency, f->nic = (uint16_t)p->nic, f->qpn = q->qp.qp_num;
+  if (goes) f->due = most(f->due, reserve_in(&fabric.shared->nic[to], f->length, f->start));
   if (goes) return atomic_fetch_add(&n->v[F_bytes_out], f->length), room;
   atomic_fetch_add(&n->v[F_lost], 1);
   return p->nowhere;
@@ -545,11 +555,7 @@ static bool take(Qp *q, uint64_t now, uint64_t *next) {
     if (q->qp.state != IBV_QPS_RESET) port_event(q->port, IBV_EVENT_QP_FATAL, &q->qp), qp_into_error(q, IBV_WC_WR_FLUSH_ERR);
     return true;
   }
-  uint64_t rate = MUTANT(8) ? 0 : GET(n->v[F_rate_in]), was = GET(n->v[F_free_in]), here;
-  do {
-    here = !f.length || !rate ? f.due : most(f.due, most(f.start, was) + takes(f.length, rate));
-    if (here > now) return *next = least(*next, here), false;
-  } while (f.length && rate && !atomic_compare_exchange_weak(&n->v[F_free_in], &was, here));
+  if (f.due > now) return *next = least(*next, f.due), false;
   if (GET(n->v[F_state]) != UP || is_lost(n, IN, f.kind)) atomic_fetch_add(&n->v[F_lost], 1);
   else atomic_fetch_add(&n->v[F_bytes_in], f.length), take_frame(q, &f, bytes, now);
   ring_drop(&q->in, f.length);
@@ -598,23 +604,6 @@ void port_event(Port *p, enum ibv_event_type type, void *object) {
   mail_put(&p->events, letter);
 }
 
-/* Frames in the order in which they set out, whichever queue pair they are for: a NIC that is late would else think that
-   its way in was busy when it was not. Those without bytes wait for nobody. */
-static bool take_in_order(Port *p, uint64_t now, uint64_t *next) {
-  Qp *first = NULL;
-  uint64_t earliest = NEVER;
-  bool any = false;
-  for (Qp *q = p->qps; q; q = q->chain) {
-    Frame f;
-    const uint8_t *bytes;
-    if (q->qp.state < IBV_QPS_RTR) ring_empty(&q->in);
-    int found = ring_look(&q->in, &f, &bytes, fabric.shared->fragment);
-    if (found < 0 || (found && !f.length)) any |= take(q, now, next);
-    else if (found && f.start < earliest) earliest = f.start, first = q;
-  }
-  return (first && take(first, now, next)) || any;
-}
-
 uint64_t port_pass(Port *p) {
   enum { TURNS = 16, FRAMES = 8 };
   uint64_t now = now_ns(), next = NEVER;
@@ -623,8 +612,9 @@ uint64_t port_pass(Port *p) {
   bool any = true;
   for (int turn = 0; turn < TURNS && any && !(turn && atomic_load(&p->waiting)); turn++) {
     any = false, next = NEVER;
-    for (int i = 0; i < FRAMES && take_in_order(p, now, &next); i++) any = true;
     for (Qp *q = p->qps; q; q = q->chain) {
+      if (q->qp.state < IBV_QPS_RTR) ring_empty(&q->in);
+      for (int i = 0; i < FRAMES && take(q, now, &next); i++) any = true;
       if (q->qp.state < IBV_QPS_RTR) continue;
       any |= give(q, now, &next);
       look_at_timeout(q, now, &next);

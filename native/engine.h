@@ -364,7 +364,7 @@ void optcc_leave(struct optcc_engine *engine, uint32_t wire);
 /* ---- messages.c: messages between two ranks, as many as come ------------------------------------------------------ */
 
 enum optcc_messages_limit {
-    OPTCC_DEPTH = 32,         /* sends, or receives, of one stream that are not done */
+    OPTCC_DEPTH = 128,        /* sends, or receives, of one stream that are not done */
     OPTCC_MAX_STREAMS = 4096  /* of each way between two ranks */
 };
 
@@ -592,11 +592,17 @@ int optcc_tcp_sent(const struct optcc_tcp *tcp);
 void optcc_tcp_count(const struct optcc_tcp *tcp, struct optcc_tcp_counters *counters);
 /* ---- wires_verbs.c: RDMA ----------------------------------------------------------------------------------------- */
 
+struct optcc_pace { /* of a NIC: what it has been given by all that send by it */
+    uint64_t free_ns; /* when it will have sent that, by its rate */
+    uint32_t in_hand; /* payloads that it may read */
+};
+
 struct optcc_verbs_nic {
     const char *device;  /* as ibv_devices lists it */
     uint32_t port;       /* of it, from 1 */
     int32_t gid_index;   /* of the port's address; -1: it goes by LID */
     uint64_t bytes_per_s; /* that it sends: it is given no more than it is about to; 0: unknown, up to `ahead` payloads */
+    struct optcc_pace *pace; /* shared by all in this thread that send by the NIC; NULL: nobody else does */
 };
 
 struct optcc_verbs_config {
@@ -606,6 +612,7 @@ struct optcc_verbs_config {
     const char *library;                /* NULL: libibverbs.so.1 */
     uint32_t segment_bytes, window_bytes; /* as of optcc_config */
     uint32_t ahead;    /* payloads that a NIC may have at once */
+    uint32_t lead_bytes; /* that a NIC with a rate is given behind what it is sending, for who wakes up late */
     uint32_t timeout;  /* a packet without acknowledgement is sent again after 4.096 us x 2^timeout, 1 to 31 */
     uint32_t retries;  /* so often, 0 to 6; then the wire is lost */
     uint32_t copies;   /* 1: payloads are copied before they go, from any memory; 0: from what is registered */
@@ -644,10 +651,11 @@ int optcc_verbs_engine(struct optcc_verbs *verbs, const struct optcc_config *con
 int optcc_verbs_register(struct optcc_verbs *verbs, void *memory, uint64_t bytes);
 int optcc_verbs_unregister(struct optcc_verbs *verbs, const void *memory);
 /* To sleep: `optcc_verbs_arm` until it gives OK, with `optcc_progress` after each AGAIN; then wait for the descriptor to
- * be readable, no longer than `optcc_progress` has said. When a NIC with a rate may be given more it does not tell: who
- * would have NICs always busy sleeps by `optcc_wait` or `optcc_serve`. */
+ * be readable, no longer than `optcc_progress` and `optcc_verbs_free` have said. */
 int optcc_verbs_fd(const struct optcc_verbs *verbs);
 int optcc_verbs_arm(struct optcc_verbs *verbs);
+/* When a NIC with a rate, which had no room since the last call, has some; UINT64_MAX: all had. */
+uint64_t optcc_verbs_free(struct optcc_verbs *verbs);
 /* What no lost NIC explains, as text; NULL: nothing. Its wire is lost, too. It is a bug: end the run. */
 /* A fault on purpose, for good: the NIC's queue pairs fail, and it says that its link is down; or with `device` that it is
    gone. OK or BAD. */

@@ -133,6 +133,7 @@ struct optcc_engine {
     uint32_t cause;     /* of the loss that is being handled: enum optcc_cause */
     uint32_t movers;    /* wires with a MOVED to be noted */
     uint64_t happened;  /* grows with whatever comes, goes or changes */
+    uint64_t flying[OPTCC_MAX_NICS]; /* bytes of its wires */
     uint64_t barren[OPTCC_MAX_NICS]; /* `happened` as it was when the NIC found nothing to send */
     uint64_t fills;     /* calls of `fill` */
     int refused;        /* wires have not taken a segment: when they will they do not tell */
@@ -228,15 +229,16 @@ static void given_back(struct optcc_engine *e, struct wire *w, uint32_t payloads
 
 static struct out *entry(struct peer *p, uint64_t seq) { return &p->out[seq % OPTCC_SPAN]; }
 
-static void grounded(struct peer *p, struct wire *w, const struct out *o)
+static void grounded(struct optcc_engine *e, struct peer *p, struct wire *w, const struct out *o)
 {
     w->flying -= o->length;
+    e->flying[w->ends.nic] -= o->length;
     p->heading_for[w->ends.far_nic] -= o->length;
 }
 
 static void to_send_again(struct optcc_engine *e, struct peer *p, struct out *o)
 {
-    grounded(p, &e->wire[o->wire], o);
+    grounded(e, p, &e->wire[o->wire], o);
     e->happened++;
     o->is = AGAIN;
     p->again++;
@@ -256,7 +258,7 @@ static void acknowledge(struct optcc_engine *e, struct peer *p, uint64_t seq)
         p->again--;
         e->again--;
     } else {
-        grounded(p, w, o);
+        grounded(e, p, w, o);
         w->acked += o->length;
         w->moved_ns = e->now_ns;
         w->in_vain = 0;
@@ -348,6 +350,7 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     if (!w->flying && !w->in_hand)
         w->moved_ns = e->now_ns;
     w->flying += piece->length;
+    e->flying[w->ends.nic] += piece->length;
     w->sent += piece->length;
     p->heading_for[w->ends.far_nic] += piece->length;
     o->sent_ns = e->now_ns;
@@ -418,19 +421,34 @@ static int pull(struct optcc_engine *e, uint32_t nic)
 
 static int is_late(const struct optcc_engine *e) { return e->source->late && e->source->late(e->program); }
 
-/* As much as it takes. Where it found nothing in a program it looks again only when something has happened; messages, and
- * rows that are folded late, become ready otherwise. */
-static void fill(struct optcc_engine *e, uint32_t nic)
+/* The NIC by which least is under way takes a segment, again and again: so none gets all that is urgent, and a note does not
+ * cost one its turn. Who found nothing in a program is asked again only when something has happened; messages, and rows
+ * that are folded late, become ready otherwise. */
+static void fill(struct optcc_engine *e)
 {
     const int told = e->source == &OPTCC_ROWS_SOURCE && !is_late(e);
-    e->refused = 0;
+    const uint32_t nics = e->config.nics;
+    uint64_t over = 0, refused = 0; /* NICs that take no more now, and those of them that may any time; a bit each */
+    for (uint32_t nic = 0; told && nic < nics; nic++)
+        over |= (uint64_t)(e->barren[nic] == e->happened) << nic;
     e->fills++;
-    while (!(told && e->barren[nic] == e->happened) && e->wires->room(e->self, nic))
-        if (!pull(e, nic)) {
-            if (!e->refused)
-                e->barren[nic] = e->happened;
-            return;
-        }
+    for (;;) {
+        uint32_t best = nics;
+        for (uint32_t nic = 0; nic < nics; nic++)
+            if (!(over >> nic & 1) && (best == nics || e->flying[nic] < e->flying[best]))
+                best = nic;
+        if (best == nics)
+            break;
+        e->refused = 0;
+        if (!e->wires->room(e->self, best))
+            refused |= UINT64_C(1) << best, over |= UINT64_C(1) << best;
+        else if (!pull(e, best))
+            over |= UINT64_C(1) << best;
+        refused |= (uint64_t)e->refused << best;
+    }
+    for (uint32_t nic = 0; nic < nics; nic++)
+        if (!(refused >> nic & 1))
+            e->barren[nic] = e->happened;
 }
 
 /* ---- a wire's end: what happens in which state ------------------------------------------------------------------- */
@@ -1123,8 +1141,7 @@ uint64_t optcc_progress(struct optcc_engine *e)
     if (e->now_ns >= e->look_ns && (e->program || e->unwell))
         look(e);
     if (e->program && !over(e))
-        for (uint32_t nic = 0; nic < e->config.nics; nic++)
-            fill(e, nic);
+        fill(e);
     if (e->movers)
         note_moved(e);
     if (e->owing)

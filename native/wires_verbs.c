@@ -160,7 +160,7 @@ struct nic {
     struct ibv_port_attr port;
     union ibv_gid gid;
     uint32_t wires, in_hand;         /* that it has; payloads that it may read */
-    uint64_t free_ns;                /* when it will have sent what it was given, by its rate */
+    struct optcc_pace own, *pace;    /* own: where nobody shares the NIC */
     int waits;                       /* for that time: there may be more to send */
     struct ibv_wc polled[BATCH];
     int next, count;                 /* of `polled` */
@@ -367,6 +367,7 @@ static void forget(struct end *w)
 {
     w->generation++;
     w->nic->in_hand -= w->sends;
+    w->nic->pace->in_hand -= w->sends;
     w->sends = w->receives = 0;
     w->given = w->taken_there = w->taken_here = 0;
 }
@@ -437,12 +438,17 @@ static uint64_t now(void *self)
     return v->now_ns = optcc_now(self);
 }
 
+static uint64_t lead_ns(const struct optcc_verbs *v, const struct nic *n)
+{
+    return LEAD_NS + (n->name.bytes_per_s ? v->config.lead_bytes * UINT64_C(1000000000) / n->name.bytes_per_s : 0);
+}
+
 /* More than it is about to send would only lie in front of what becomes ready meanwhile, and of acknowledgements. */
 static uint32_t room(void *self, uint32_t nic)
 {
     struct optcc_verbs *v = self;
     struct nic *n = &v->nic[nic];
-    n->waits = n->in_hand >= NEVER_IDLE && n->free_ns > v->now_ns + LEAD_NS;
+    n->waits = n->pace->in_hand >= NEVER_IDLE && n->pace->free_ns > v->now_ns + lead_ns(v, n);
     return n->in_hand < v->config.ahead && !n->waits;
 }
 
@@ -452,9 +458,9 @@ static void occupy(const struct optcc_verbs *v, struct nic *n, uint64_t bytes)
     const uint64_t packet = UINT64_C(128) << n->port.active_mtu, packets = (bytes + packet - 1) / packet;
     if (!n->name.bytes_per_s)
         return;
-    if (n->free_ns < v->now_ns)
-        n->free_ns = v->now_ns;
-    n->free_ns += (bytes + WRAPPING * packets) * UINT64_C(1000000000) / n->name.bytes_per_s;
+    if (n->pace->free_ns < v->now_ns)
+        n->pace->free_ns = v->now_ns;
+    n->pace->free_ns += (bytes + WRAPPING * packets) * UINT64_C(1000000000) / n->name.bytes_per_s;
 }
 
 static int lies_in(const struct region *r, const unsigned char *at, uint64_t bytes)
@@ -570,6 +576,7 @@ static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_fr
     w->given++;
     w->sends++;
     n->in_hand++;
+    n->pace->in_hand++;
     return OPTCC_OK;
 }
 
@@ -740,6 +747,7 @@ static int data_sent(struct optcc_verbs *v, struct end *w, const struct ibv_wc *
         return 0;
     w->sends--;
     w->nic->in_hand--;
+    w->nic->pace->in_hand--;
     if (done->status != IBV_WC_SUCCESS)
         failed(v, w, done);
     see_drained(v, w);
@@ -889,6 +897,18 @@ static void poll(void *self, struct optcc_event *event)
         *event = (struct optcc_event){.news = OPTCC_NOTHING};
 }
 
+uint64_t optcc_verbs_free(struct optcc_verbs *v)
+{
+    uint64_t first_ns = UINT64_MAX;
+    for (uint32_t i = 0; i < v->config.nics; i++) {
+        struct nic *n = &v->nic[i];
+        if (n->waits && first_ns > n->pace->free_ns - lead_ns(v, n))
+            first_ns = n->pace->free_ns - lead_ns(v, n);
+        n->waits = 0; /* else nobody would sleep any more when all has been sent */
+    }
+    return first_ns;
+}
+
 /* By a timer that is set to a time of the clock: a wait with a timeout looks at the clock several times, which in a
  * machine where that is slow costs more than the rest of a segment's work. */
 static void sleep_for(void *self, uint64_t ns)
@@ -896,12 +916,9 @@ static void sleep_for(void *self, uint64_t ns)
     struct optcc_verbs *v = self;
     struct epoll_event unused;
     uint64_t until_ns = v->now_ns + ns;
-    for (uint32_t i = 0; i < v->config.nics; i++) {
-        struct nic *n = &v->nic[i];
-        if (n->waits && until_ns > n->free_ns - LEAD_NS)
-            until_ns = n->free_ns - LEAD_NS;
-        n->waits = 0; /* else nobody would sleep any more when all has been sent */
-    }
+    const uint64_t free_ns = optcc_verbs_free(v);
+    if (until_ns > free_ns)
+        until_ns = free_ns;
     const struct itimerspec t = {.it_value = {.tv_sec = (time_t)(until_ns / 1000000000),
                                               .tv_nsec = (long)(until_ns % 1000000000)}};
     while (optcc_verbs_arm(v) != OPTCC_OK) {
@@ -1195,6 +1212,7 @@ static void name_nic(struct nic *n, const struct optcc_verbs_nic *name, uint32_t
     *n = (struct nic){.name = *name, .index = index};
     snprintf(n->device, sizeof n->device, "%s", name->device);
     n->name.device = n->device;
+    n->pace = name->pace ? name->pace : &n->own;
 }
 
 int optcc_verbs_open(const struct optcc_verbs_config *config, struct optcc_verbs **verbs)
@@ -1253,6 +1271,8 @@ int optcc_verbs_open(const struct optcc_verbs_config *config, struct optcc_verbs
 
 static void close_nic(const struct optcc_verbs *v, struct nic *n)
 {
+    if (n->pace)
+        n->pace->in_hand -= n->in_hand;
     if (n->control)
         v->call.destroy_qp(n->control);
     for (uint32_t i = 0; i < REGIONS; i++)

@@ -252,6 +252,47 @@ def test_perftests_tools_run_over_it_unchanged(fabric: PlayedFabric, name: str) 
     assert went >= 400 or not tool.endswith("bw")
 
 
+@pytest.mark.perftest
+def test_short_messages_waste_nothing_of_a_nic_s_way_in(tmp_path: Path) -> None:
+    """Long ones come from one host, short ones that overtake them from another: 3.3 MB/s of 8 where each short one made
+    the NIC forget how much of the long one was in. A busy machine has three tries."""
+    fabric = PlayedFabric.make(tmp_path / "fabric", hosts=3, nics=1, rate=8_000_000)
+    try:
+        found = [beside_short_messages(fabric)]
+        while found[-1] < 6.4 and len(found) < 3:
+            found.append(beside_short_messages(fabric))
+        assert found[-1] >= 6.4, found
+    finally:
+        fabric.remove()
+
+
+def beside_short_messages(fabric: PlayedFabric) -> float:
+    """MB/s of writes from host 0 to host 1, which exchanges short messages with host 2."""
+    short = ["ib_send_lat", "-s", "100", "-D", "60", "-p", str(free_port())]
+    long = ["ib_write_bw", "-s", "131072", "-D", "2", "-p", str(free_port())]
+    started: list[subprocess.Popen[str]] = []
+
+    def start(host: int, *command: str) -> subprocess.Popen[str]:
+        env = {**os.environ, **fabric.env(host)}
+        started.append(subprocess.Popen(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+        return started[-1]
+
+    try:
+        start(1, *short)
+        start(1, *long)
+        time.sleep(0.5)
+        start(2, *short, "localhost")
+        time.sleep(0.5)
+        told = start(0, *long, "localhost").communicate(timeout=60)[0]
+    finally:
+        for process in started:
+            process.kill()
+            process.communicate()
+    rows = [line.split() for line in told.splitlines() if line.split()[:1] == ["131072"]]
+    assert rows, told
+    return float(rows[0][3]) * 1.048576
+
+
 @pytest.mark.ucx
 def test_ucx_runs_over_it_unchanged(fabric: PlayedFabric, tmp_path: Path) -> None:
     """It asks for a file of each NIC, which a library that is preloaded tells it of."""

@@ -264,18 +264,20 @@ print(tuned(plugin, 5, ALLREDUCE, 64 << 20)[CHAIN * PROTOCOLS + SIMPLE])
 
 
 @pytest.mark.parametrize(
-    ("wires", "when", "takes"), [("rdma", "auto", False), ("rdma", "always", True), ("tcp", "auto", True)]
-)
-def test_plans_are_taken_over_rdma_only_if_asked_for(
-    built: Build, tmp_path: Path, wires: str, when: str, takes: bool
+    ("wires", "left", "takes"),
+    [("rdma", Fraction(3, 4), False), ("rdma", Fraction(1, 2), True), ("tcp", Fraction(3, 4), False),
+     ("tcp", Fraction(1, 2), True)],
+)  # fmt: skip
+def test_plans_are_taken_where_a_node_has_lost_a_quarter(
+    built: Build, tmp_path: Path, wires: str, left: Fraction, takes: bool
 ) -> None:
-    """Where NCCL's ring has been faster."""
-    slow = Cluster.uniform(servers=4, nics=2, rate=10**9).degrade("server1/nic0", Fraction(1, 2))
+    """Of its rate, by one of its two NICs; over either kind of wires. Else NCCL's ring is as fast."""
+    slow = Cluster.uniform(servers=4, nics=2, rate=10**9).degrade("server1/nic0", left)
     (tmp_path / "now.plan").write_text(prepared(slow, 0)[0]["now.plan"], encoding="utf-8")
     with fabric_of(1, 2) as fabric:
         env = {
             **os.environ, **fabric.env(0), "OPTCC_WIRES": wires, "NCCL_SOCKET_IFNAME": "=lo",
-            "OPTCC_PLANS": str(tmp_path), "OPTCC_COLLNET": when,
+            "OPTCC_PLANS": str(tmp_path),
         }  # fmt: skip
         command = [sys.executable, "-c", TUNES, str(built.plugin)]
         done = subprocess.run(command, env=env, cwd=ROOT, text=True, capture_output=True, timeout=120, check=True)

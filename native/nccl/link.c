@@ -28,7 +28,7 @@
 
 #define HANDLE_MAGIC UINT32_C(0x0cc70a21)
 #define MEETING_MAGIC UINT32_C(0x0cc70a22)
-enum { LINK_VERSION = 2 };
+enum { LINK_VERSION = 3 };
 enum { SURE_LOOKS = 5 }; /* a NIC of a peer is told after so many looks that agree */
 
 static const uint64_t TRY_NS = UINT64_C(1000000000);  /* for one door */
@@ -256,11 +256,14 @@ static int open_pairs(struct link *l, const struct offer *far, struct offer *tol
     struct optcc_verbs_nic nic[OPTCC_MAX_NICS];
     struct optcc_wire lanes[OPTCC_MAX_LANES];
     for (uint32_t i = 0; i < p->nics; i++)
-        nic[i] = (struct optcc_verbs_nic){.device = p->nic[i].name, .port = p->nic[i].port, .gid_index = p->nic[i].gid_index};
+        nic[i] = (struct optcc_verbs_nic){.device = p->nic[i].name, .port = p->nic[i].port,
+                                          .gid_index = p->nic[i].gid_index, .pace = &p->pace[i],
+                                          .bytes_per_s = (uint64_t)p->nic[i].speed_mbps * 125000};
     const struct optcc_verbs_config config = {
         .rank = l->rank, .ranks = 2, .nics = p->nics, .nic = nic, .wire = lanes,
         .wires = lanes_of(l, l->rank ? far : told, l->rank ? told : far, lanes),
         .segment_bytes = p->settings.segment_bytes, .window_bytes = p->settings.window_bytes, .ahead = AHEAD,
+        .lead_bytes = p->settings.segment_bytes,
         .timeout = TIMEOUT, .retries = RETRIES, .copies = 1};
     uint64_t length = HANDLE_BYTES;
     if (optcc_verbs_open(&config, &l->verbs) != OPTCC_OK ||
@@ -564,7 +567,10 @@ uint64_t link_progress(struct link *l, int *moved)
         return meet(l, moved);
     if (!l->engine)
         return UINT64_MAX;
-    const uint64_t again_ns = optcc_progress(l->engine);
+    uint64_t again_ns = optcc_progress(l->engine);
+    const uint64_t free_ns = l->verbs ? optcc_verbs_free(l->verbs) : UINT64_MAX;
+    if (again_ns > free_ns)
+        again_ns = free_ns;
     optcc_count(l->engine, &c);
     const int moves = c.sent_bytes != l->counted.sent_bytes || c.landed_segments != l->counted.landed_segments ||
                       c.duplicates != l->counted.duplicates;
@@ -639,6 +645,15 @@ uint32_t link_wires(const struct link *l)
     for (uint32_t i = 0; i < l->wires; i++)
         alive += !is_lost(l, i);
     return alive;
+}
+
+uint64_t link_flying(const struct link *l)
+{
+    struct optcc_wire_state state;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < l->wires; i++)
+        bytes += optcc_wire_look(l->engine, i, &state) == OPTCC_OK ? state.flying : 0;
+    return bytes;
 }
 
 uint32_t link_nics(const struct link *l, uint32_t *lost)

@@ -5,7 +5,7 @@
  * NCCL's thread of that connection, and one reader, ours; so neither takes a lock. What is rare (listen, connect, accept,
  * close) takes the lock that our thread holds while it works, and lets go after each round.
  *
- * Bounded: requests of a connection (NCCL_MAX_REQUESTS), streams of a link, strangers at our doors.
+ * Bounded: requests of a connection (OPTCC_DEPTH), streams of a link, strangers at our doors.
  *
  * NCCL unloads a plugin with its last communicator: the library is linked to stay (-z nodelete), and `net_finalize` ends
  * the thread. NCCL older than 2.28 does not call that: then it ends with the process. Before the thread ends, what the
@@ -52,7 +52,7 @@ struct connection {
     int receiving;
     _Atomic uint64_t posted;
     uint64_t taken, oldest; /* of requests; the oldest that may not be done */
-    struct request request[NCCL_MAX_REQUESTS];
+    struct request request[OPTCC_DEPTH];
 };
 
 struct listener {
@@ -72,6 +72,7 @@ static struct {
     _Atomic int sleeps;
     int epoll, waker;
     struct process process;
+    struct optcc_pace pace[OPTCC_MAX_NICS];
     struct route *routes;
     struct connection *connections;
     uint64_t ports;
@@ -208,7 +209,7 @@ static int take_requests(struct connection *c)
     const uint64_t posted = atomic_load_explicit(&c->posted, memory_order_acquire);
     const uint64_t before = c->taken;
     for (; c->taken < posted; c->taken++) {
-        struct request *r = &c->request[c->taken % NCCL_MAX_REQUESTS];
+        struct request *r = &c->request[c->taken % OPTCC_DEPTH];
         const int result = c->receiving ? optcc_receive(messages, c->stream, r->data, r->bytes, &r->number)
                                         : optcc_send(messages, c->stream, r->data, r->bytes, &r->number);
         if (result == OPTCC_AGAIN)
@@ -227,7 +228,7 @@ static int end_requests(struct connection *c, int lost)
     const uint64_t end = lost ? atomic_load_explicit(&c->posted, memory_order_acquire) : c->taken;
     int moved = 0;
     for (uint64_t n = c->oldest; n < end; n++) {
-        struct request *r = &c->request[n % NCCL_MAX_REQUESTS];
+        struct request *r = &c->request[n % OPTCC_DEPTH];
         const uint32_t is = atomic_load_explicit(&r->is, memory_order_relaxed);
         uint64_t bytes = r->bytes;
         if (is == TAKEN || (lost && is == POSTED)) {
@@ -501,6 +502,8 @@ static nccl_result_t start(void)
     char why[1200] = "";
     sigset_t all, before;
     memset(p, 0, sizeof *p);
+    memset(plugin.pace, 0, sizeof plugin.pace);
+    p->pace = plugin.pace;
     if (!read_settings(&p->settings))
         return NCCL_INVALID_USAGE;
     if (gethostname(p->host, sizeof p->host - 1) || !p->host[0])
@@ -564,7 +567,7 @@ static void stop(void)
     pthread_join(plugin.thread, NULL);
     net_lock();
     for (struct connection *c = plugin.connections; c; c = c->next) { /* closed by its owner, later */
-        for (uint32_t i = 0; i < NCCL_MAX_REQUESTS; i++)
+        for (uint32_t i = 0; i < OPTCC_DEPTH; i++)
             if (atomic_load(&c->request[i].is) == POSTED || atomic_load(&c->request[i].is) == TAKEN)
                 request_end(&c->request[i], NCCL_REMOTE_ERROR, 0);
         c->route = NULL;
@@ -832,7 +835,7 @@ nccl_result_t net_deregister(void *connection, void *region)
 static nccl_result_t post(struct connection *c, void *data, size_t size, void **request)
 {
     const uint64_t posted = atomic_load_explicit(&c->posted, memory_order_relaxed);
-    struct request *r = &c->request[posted % NCCL_MAX_REQUESTS];
+    struct request *r = &c->request[posted % OPTCC_DEPTH];
     *request = NULL; /* which says on entry whether NCCL can do without the completion: it gets it */
     if (atomic_load_explicit(&r->is, memory_order_acquire) != FREE)
         return NCCL_SUCCESS;

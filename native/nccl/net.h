@@ -78,6 +78,7 @@ struct process {
     enum way way;
     struct nic nic[OPTCC_MAX_NICS], meet[OPTCC_MAX_NICS]; /* what carries; interfaces by which processes meet */
     uint32_t nics, meets;
+    struct optcc_pace *pace; /* of each NIC that is an RDMA device, for all links */
     uint64_t id;             /* random */
     char host[PEER_HOST];
     uint8_t secret[SECRET];  /* random; who has one of our handles knows it */
@@ -139,6 +140,7 @@ int link_sent(const struct link *link);
 int link_arm(struct link *link); /* before a sleep: 1: its descriptor tells; 0: call link_progress first */
 int link_left(const struct link *link); /* it is lost since the other process has ended */
 uint32_t link_wires(const struct link *link); /* that are not lost */
+uint64_t link_flying(const struct link *link); /* bytes that wires have and that are not acknowledged */
 /* A bit for each NIC of ours that has a wire; in `lost` for each that has none left. */
 uint32_t link_nics(const struct link *link, uint32_t *lost);
 /* Look at its wires, ten times a second; then `link_see` and `link_news` tell. */
@@ -240,7 +242,7 @@ uint32_t plans_count(const struct plans *plans);
 const char *plans_name(const struct plans *plans, uint32_t plan); /* of its file */
 void plans_code(const struct plans *plans, uint8_t code[OPTCC_HMAC]); /* the same of the same files */
 int plans_slow(const struct plans *plans, uint32_t plan); /* whether it has slow nodes */
-int plans_degraded(const struct plans *plans);           /* whether now.plan has */
+uint32_t plans_slowest(const struct plans *plans); /* the slowest node's rate in now.plan, thousandths of the fastest */
 /* The plan for nodes with these rates, and which node has which role in it; OPTCC_NONE: none suits, take a ring. */
 uint32_t plans_choose(const struct plans *plans, uint32_t nodes, const uint32_t *mbps, uint16_t *node_of);
 uint32_t plans_cycle(const struct plans *plans, uint32_t plan); /* how many programs it has */

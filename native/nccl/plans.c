@@ -36,7 +36,8 @@ enum {
     MOST_PROGRAMS = 16,    /* of a plan */
     MOST_ROWS = 4096,      /* of a program */
     MOST_CUTS = 1 << 24,
-    SLOW = 970,            /* thousandths: a node below is a slow one */
+    FASTEST = 1000,        /* thousandths */
+    SLOW = 970,            /* a node below is a slow one */
     NEAR = 125,            /* thousandths of the fastest by which a node's rate may differ from the plan's */
     GRAIN = 64             /* bytes: where a call is cut */
 };
@@ -420,12 +421,15 @@ int plans_slow(const struct plans *plans, uint32_t plan)
     return 0;
 }
 
-int plans_degraded(const struct plans *plans)
+uint32_t plans_slowest(const struct plans *plans)
 {
-    uint32_t i = 0;
+    uint32_t i = 0, slowest = FASTEST;
     while (plans && i < plans->count && strcmp(plans->plan[i].name, "now.plan"))
         i++;
-    return plans_slow(plans, i);
+    const struct plan *p = plans && i < plans->count ? &plans->plan[i] : NULL;
+    for (uint32_t n = 0; p && n < p->nodes; n++)
+        slowest = p->rate[n] < slowest ? p->rate[n] : slowest;
+    return slowest;
 }
 
 /* ---- which one, and what it becomes -------------------------------------------------------------------------------- */

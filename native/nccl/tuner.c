@@ -3,17 +3,22 @@
  * NCCL's own reckoning takes CollNet for a switch that reduces, and would use it for everything. Here it is struck out,
  * but for an AllReduce of OPTCC_COLLNET_BYTES or more, where OPTCC_COLLNET says so:
  *
- *   auto    where the plans were written for a cluster that is degraded now (now.plan has slow nodes), over TCP: the
- *           default. Over RDMA plans have not yet been as fast as NCCL's ring (docs/bench-nccl-played-ours.md)
+ *   auto    where the plans were written for a cluster in which a node has WORTH of the fastest one's rate now, or less:
+ *           the default. There NCCL's ring takes a third longer than a plan could, at least
  *   always, never
  *
  * All ranks of a communicator must choose alike. So nothing counts here but what is set, and the plans, which are the
- * same everywhere or there is no group, and which wires there are, which is the same or there is no link. What is struck out leaves the rest to NCCL, as without us.
+ * same everywhere or there is no group. What is struck out leaves the rest to NCCL, as without us.
  */
 #define _GNU_SOURCE
 #include "net.h"
 
 #include <stdlib.h>
+
+/* Thousandths. Where a node of four lacks one or two of 8 NICs CollNet and the ring were as fast as each other; with three
+ * or four, and at half rate, CollNet was (docs/bench-nccl-played-ours.md). With half of it degraded clusters stay with
+ * the ring where a plan gains half. */
+enum { WORTH = 750 };
 
 struct tuner {
     size_t nodes;
@@ -24,7 +29,7 @@ int tuner_takes(size_t nodes, int function, uint64_t bytes)
     const struct process *p = net_process();
     const struct settings *s = &p->settings;
     return nodes > 1 && function == NCCL_ALLREDUCE && bytes >= s->collnet_bytes &&
-           (s->collnet == ALWAYS || (s->collnet == IF_DEGRADED && p->way == WAY_TCP && plans_degraded(p->plans)));
+           (s->collnet == ALWAYS || (s->collnet == IF_DEGRADED && plans_slowest(p->plans) <= WORTH));
 }
 
 nccl_result_t tuner_init(size_t nodes, nccl_logger_t log, void **context)

@@ -165,13 +165,15 @@ TcpCounters = struct("optcc_tcp_counters", *((name, c_uint64) for name in TCP_CO
 VERBS_HANDLE_BYTES = 4096
 """More than a handle of 64 lanes."""
 VerbsNic = struct(
-    "optcc_verbs_nic", ("device", c_char_p), ("port", c_uint32), ("gid_index", c_int32), ("bytes_per_s", c_uint64)
+    "optcc_verbs_nic",
+    *(("device", c_char_p), ("port", c_uint32), ("gid_index", c_int32), ("bytes_per_s", c_uint64), ("pace", c_void_p)),
 )
 VerbsConfig = struct(
     "optcc_verbs_config",
     *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires")),
     *(("nic", c_void_p), ("wire", c_void_p), ("library", c_char_p)),
-    *((name, c_uint32) for name in ("segment_bytes", "window_bytes", "ahead", "timeout", "retries", "copies")),
+    *((name, c_uint32) for name in ("segment_bytes", "window_bytes", "ahead", "lead_bytes")),
+    *((name, c_uint32) for name in ("timeout", "retries", "copies")),
 )
 VerbsState = struct(
     "optcc_verbs_state", ("there", c_uint32), ("up", c_uint32), ("in_hand", c_uint32), ("why", c_char_p)
