@@ -360,6 +360,8 @@ void optcc_divide(enum optcc_type type, void *own, uint64_t count, uint32_t by);
 
 /* Take a wire for lost, for who wants a payload back that it does not give back. */
 void optcc_leave(struct optcc_engine *engine, uint32_t wire);
+/* Another engine has left this NIC of ours: its wires are asked whether they live, though nothing is missing. */
+void optcc_doubt(struct optcc_engine *engine, uint32_t nic);
 
 /* ---- messages.c: messages between two ranks, as many as come ------------------------------------------------------ */
 

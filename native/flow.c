@@ -1335,6 +1335,13 @@ void optcc_leave(struct optcc_engine *e, uint32_t wire)
         handle(e, &e->wire[wire], LOST, NULL);
 }
 
+void optcc_doubt(struct optcc_engine *e, uint32_t nic)
+{
+    for (uint32_t i = 0; i < e->config.wires; i++)
+        if (e->wire[i].ends.nic == nic)
+            handle(e, &e->wire[i], SILENT, NULL);
+}
+
 int optcc_wire_look(const struct optcc_engine *e, uint32_t wire, struct optcc_wire_state *state)
 {
     if (wire >= e->config.wires)

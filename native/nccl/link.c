@@ -103,6 +103,7 @@ struct link {
         int told, silent; /* whether it is lost, as told last; told as a NIC of ours */
         uint32_t looks;   /* that differ from what was told */
     } far_seen[OPTCC_MAX_NICS];
+    uint32_t lost_nics; /* of ours, as `link_newly_lost` saw them last */
     int idle; /* since the last look there was a moment at which nothing waited for a wire */
 };
 
@@ -665,6 +666,21 @@ uint32_t link_nics(const struct link *l, uint32_t *lost)
     }
     *lost = all & ~alive;
     return all;
+}
+
+uint32_t link_newly_lost(struct link *l)
+{
+    uint32_t lost;
+    const uint32_t all = link_nics(l, &lost), newly = lost & ~l->lost_nics;
+    l->lost_nics = lost;
+    return lost == all ? 0 : newly;
+}
+
+void link_doubt(struct link *l, uint32_t nics)
+{
+    for (uint32_t i = 0; l->engine && nics >> i; i++)
+        if (nics >> i & 1)
+            optcc_doubt(l->engine, i);
 }
 
 /* ---- what an operator sees of it ----------------------------------------------------------------------------------- */

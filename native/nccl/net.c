@@ -299,10 +299,23 @@ static int other_way(const struct route *route)
     return r != NULL;
 }
 
+/* A NIC that one link has left is asked after by all: where little is sent nobody would notice that it is silent, and the
+ * next call's plan would count on it. */
+static void doubt_together(void)
+{
+    for (struct route *r = plugin.routes; r; r = r->next) {
+        const uint32_t lost = link_state(r->link) == LINK_OPEN ? link_newly_lost(r->link) : 0;
+        for (struct route *other = lost ? plugin.routes : NULL; other; other = other->next)
+            if (other != r && link_state(other->link) == LINK_OPEN)
+                link_doubt(other->link, lost);
+    }
+}
+
 /* What need not be seen at once: NICs lost and back; links that are over, or that nobody uses. */
 static void look_around(uint64_t now_ns)
 {
     struct route **at = &plugin.routes;
+    doubt_together();
     report_begin(now_ns);
     while (*at) {
         struct route *r = *at;

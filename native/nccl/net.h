@@ -143,6 +143,9 @@ uint32_t link_wires(const struct link *link); /* that are not lost */
 uint64_t link_flying(const struct link *link); /* bytes that wires have and that are not acknowledged */
 /* A bit for each NIC of ours that has a wire; in `lost` for each that has none left. */
 uint32_t link_nics(const struct link *link, uint32_t *lost);
+/* Those of them that have none left since the last call, where another NIC has; and others have left these NICs: ask. */
+uint32_t link_newly_lost(struct link *link);
+void link_doubt(struct link *link, uint32_t nics);
 /* Look at its wires, ten times a second; then `link_see` and `link_news` tell. */
 void link_look(struct link *link);
 struct wire_sight {
