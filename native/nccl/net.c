@@ -45,6 +45,8 @@ struct route { /* a link, and who uses it */
     int watched, told;
 };
 
+_Static_assert((int)OPTCC_DEPTH >= (int)NCCL_MAX_REQUESTS, "as many as NCCL makes");
+
 struct connection {
     struct connection *next;
     struct route *route;
