@@ -242,7 +242,7 @@ def test_all_ranks_have_the_same_bits_of_rounded_sums(ranks: Ranks) -> None:
 @pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize(("dtype", "count"), [("float32", 5), ("int8", 3), ("float64", 8), ("float16", 700)])
 def test_a_call_that_is_made_already_takes_whatever_arrays_come(world: int, dtype: str, count: int) -> None:
-    """Also where parts are rounded up; what it has read is as it was, and what it wrote last time, too."""
+    """Also where parts are rounded up. Sources stay as they were, and so do the results of the call before."""
     with Ranks(world) as ranks:
 
         def call(comm: optcc.Communicator) -> None:

@@ -254,8 +254,8 @@ def test_perftests_tools_run_over_it_unchanged(fabric: PlayedFabric, name: str) 
 
 @pytest.mark.perftest
 def test_short_messages_waste_nothing_of_a_nic_s_way_in(tmp_path: Path) -> None:
-    """Long ones come from one host, short ones that overtake them from another: 3.3 MB/s of 8 where each short one made
-    the NIC forget how much of the long one was in. A busy machine has three tries."""
+    """One host sends long messages, another one short ones, which overtake. Writes had 3.3 MB/s of 8 where each short
+    message made the NIC forget how much of a long one was in. A busy machine has three tries."""
     fabric = PlayedFabric.make(tmp_path / "fabric", hosts=3, nics=1, rate=8_000_000)
     try:
         found = [beside_short_messages(fabric)]
