@@ -60,7 +60,7 @@ def test_the_timeline_tells_what_became_of_a_cut(network: ModuleType, tmp_path: 
             break
     assert [what for i, what in enumerate(told) if what not in told[:i]] == ["struck", "lost", "moved", "done"]
     assert "server1/rxe2: cut at" in done.stdout
-    assert "by port event" in done.stdout
+    assert re.search("by (port event|completion error)", done.stdout), "whichever the NIC tells first"
     # On a busy machine others show less than their rates, too; in virtual time none does.
     before = "" if VIRTUAL_TIME else "(.*, )?"
     assert re.search(f"found by probes: {before}server1/rxe2 lost", done.stdout)
