@@ -93,6 +93,7 @@ struct peer {
     uint64_t sent, acked; /* messages */
     uint64_t flying;      /* bytes */
     uint64_t most;        /* of them, by the windows of the wires that live */
+    uint64_t waiting;     /* of them, that wires have not taken */
 };
 
 enum call_kind { ALLREDUCE, ALLGATHER, REDUCE_SCATTER };
@@ -148,7 +149,7 @@ struct group {
     uint32_t mbps[MOST_NODES]; /* at node 0: of each node, as it has said */
     uint32_t own_mbps;
     uint64_t look_ns;
-    uint64_t waiting; /* bytes that links have been given and wires have not taken */
+    uint64_t waiting; /* bytes, of all peers */
     uint64_t carried; /* bytes of calls that have ended */
 };
 
@@ -243,7 +244,8 @@ static uint32_t window_of(const struct group *g) { return g->process->settings.w
  *
  * Over RDMA what is sent next is decided late, by all that is ready and for all links that share the NICs, which tell by
  * their rates when they are free: a link is given what the windows of its wires hold, and all links together a segment for
- * each NIC beyond what wires have taken. Given more, what was urgent goes before what is: 1.05 to 1.2 times as long.
+ * each NIC beyond what wires have taken. Given more, what was urgent goes before what is: 1.05 to 1.2 times as long. A
+ * link where nothing waits is always given something, so that none waits for another one's peer.
  *
  * Over TCP the kernel has what a wire was given, and waking up for each segment costs more than that: a link is given
  * three windows of each wire. A plan with slow nodes has more that is urgent: there it is one, and half of one is under
@@ -262,7 +264,8 @@ static void look_at_links(struct group *g)
         if (!p)
             continue;
         p->most = (wires ? wires : 1) * window;
-        g->waiting += p->flying > flying ? p->flying - flying : 0;
+        p->waiting = p->flying > flying ? p->flying - flying : 0;
+        g->waiting += p->waiting;
     }
 }
 
@@ -270,7 +273,7 @@ static int may_go(const struct group *g, const struct peer *p, uint64_t bytes)
 {
     const uint64_t ahead = (uint64_t)g->process->nics * g->process->settings.segment_bytes;
     return free_sends(p) >= 3 && /* one is for a GRANT */
-           (!p->flying || p->flying + bytes <= p->most) && (!g->waiting || g->waiting + bytes <= ahead);
+           (!p->flying || p->flying + bytes <= p->most) && (!p->waiting || g->waiting + bytes <= ahead);
 }
 
 static int send_pieces(struct group *g, struct call *c)
@@ -294,7 +297,10 @@ static int send_pieces(struct group *g, struct call *c)
         if (atomic_load(&g->lost))
             return 1;
         rows->taken(c->program, send);
-        g->waiting += decides_late(g) ? piece.length : 0;
+        if (decides_late(g)) {
+            p->waiting += piece.length;
+            g->waiting += piece.length;
+        }
         moved = 1;
         send = rows->ready(c->program, send ? send - 1 : OPTCC_NONE); /* this one again, where it has more */
     }

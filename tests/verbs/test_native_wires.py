@@ -621,10 +621,14 @@ MUTANTS = {
         "stranger", (("w->joined && w->nic == n && w->far.control_number == done->src_qp", "w->joined"),)
     ),
     "a NIC is given more than it is about to send": Mutant(
-        "rates", (("    n->waits = n->in_hand", "    n->waits = 0 * n->in_hand"),)
+        "rates", (("    n->waits = n->pace->in_hand", "    n->waits = 0 * n->pace->in_hand"),)
     ),
     "a NIC is always busy": Mutant(
-        "rates", (("    if (!n->name.bytes_per_s)\n        return;\n", ""), ("/ n->name.bytes_per_s", "/ 1000"))
+        "rates",
+        (
+            ("    if (!n->name.bytes_per_s)\n        return;\n", ""),
+            ("packets) * UINT64_C(1000000000) / n->name.bytes_per_s", "packets) * UINT64_C(1000000000) / 1000"),
+        ),
     ),
     "a sleeper gets up at once": Mutant(
         "rates", (("it_value = {.tv_sec = (time_t)(until_ns", "it_value = {.tv_sec = (time_t)(ns"),)
