@@ -841,7 +841,8 @@ static int group_progress(struct group *g, uint64_t now_ns)
             moved |= give_grants(g);
         moved |= begin_calls(g);
     }
-    look_at_links(g);
+    if (!atomic_load(&g->lost))
+        look_at_links(g);
     for (uint64_t number = atomic_load(&g->ended); number < g->begun && !atomic_load(&g->lost); number++) {
         struct call *c = call_of(g, number);
         if (c && c->is == RUNS)
