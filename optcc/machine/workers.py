@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import multiprocessing.popen_spawn_posix  # now: two threads that import it with too few descriptors see half of it
 import os
 import pickle
 import queue
