@@ -162,8 +162,7 @@ class Hub:
         self.look(now)
 
     def leaves(self, now: float) -> None:
-        """This process's rank does; it does not come to a hub that has taken the place of another one, which is its
-        own."""
+        """This process's own rank does. It is no guest of a hub that has taken another one's place, since it is there."""
         if self.follows:
             self.dead(self._mine, now)
 
