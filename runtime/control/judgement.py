@@ -162,7 +162,7 @@ class Hub:
         self.look(now)
 
     def leaves(self, now: float) -> None:
-        """This process's own rank does. It is no guest of a hub that has taken another one's place, since it is there."""
+        """This process's own rank does. Where this hub has taken another one's place no connection says so."""
         if self.follows:
             self.dead(self._mine, now)
 
