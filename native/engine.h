@@ -67,9 +67,13 @@ enum optcc_kind {
 };
 
 #define OPTCC_MAGIC UINT32_C(0x0cc70a11)
-#define OPTCC_VERSION 2
+#define OPTCC_VERSION 3
 
 /* In front of every payload, little-endian. Every frame carries what the writer has of the other's segments. */
+struct optcc_tag { /* what a sender says of a message, for its receiver alone to read */
+    uint64_t first, second;
+};
+
 struct optcc_frame {
     uint32_t magic;
     uint8_t version;
@@ -88,6 +92,7 @@ struct optcc_frame {
     uint32_t row;       /* DATA: of the plan */
     uint32_t length;    /* DATA: bytes that follow; else 0 */
     uint64_t offset;    /* DATA: where they begin in the row */
+    struct optcc_tag tag; /* DATA: of the operation's own */
 };
 
 /* ---- wires: the contract ----------------------------------------------------------------------------------------- */
@@ -397,13 +402,15 @@ uint32_t optcc_streams(const struct optcc_messages *messages); /* that are not c
 
 /* The next send or receive of a stream, in order; `number` names it. OK, AGAIN (OPTCC_DEPTH are not done), or BAD: too
  * long, or no such stream. */
-int optcc_send(struct optcc_messages *messages, uint32_t stream, const void *bytes, uint64_t length, uint64_t *number);
+int optcc_send(struct optcc_messages *messages, uint32_t stream, const void *bytes, uint64_t length, struct optcc_tag tag,
+               uint64_t *number);
 int optcc_receive(struct optcc_messages *messages, uint32_t stream, void *bytes, uint64_t room, uint64_t *number);
 /* Whether it is done, asked until it is; the memory is the caller's then. OK, AGAIN, BAD: the message is longer than the
  * receiver's buffer, or no such send or receive; LOST: the sender has withdrawn the message, or sent a longer one.
- * length : bytes of the message */
+ * length, tag : bytes of the message, and what its sender says of it */
 int optcc_sent(struct optcc_messages *messages, uint32_t stream, uint64_t number);
-int optcc_received(struct optcc_messages *messages, uint32_t stream, uint64_t number, uint64_t *length);
+int optcc_received(struct optcc_messages *messages, uint32_t stream, uint64_t number, uint64_t *length,
+                   struct optcc_tag *tag);
 
 /* ---- wires_shm.c: ranks of one machine --------------------------------------------------------------------------- */
 
@@ -747,6 +754,7 @@ struct optcc_piece { /* one segment to send */
     uint32_t row, length;   /* as the frame has it; bytes, never 0 */
     uint32_t word;          /* as the frame has it */
     uint64_t offset;        /* in the row, bytes */
+    struct optcc_tag tag;   /* as the frame has it */
     uint64_t lanes;
     uint32_t peer;          /* rank of the engine */
     uint64_t ready_ns;      /* since when it could go */

@@ -42,7 +42,7 @@
 #include <string.h>
 #include <time.h>
 
-_Static_assert(sizeof(struct optcc_frame) == 112, "it travels between machines, without holes");
+_Static_assert(sizeof(struct optcc_frame) == 128, "it travels between machines, without holes");
 
 enum {
     LOOKS = 8,        /* in suspect_ns */
@@ -136,6 +136,7 @@ struct optcc_engine {
     uint64_t flying[OPTCC_MAX_NICS]; /* bytes of its wires */
     uint64_t barren[OPTCC_MAX_NICS]; /* `happened` as it was when the NIC found nothing to send */
     uint64_t fills;     /* calls of `fill` */
+    uint32_t turn;      /* the NIC after the one that took a segment last */
     int refused;        /* wires have not taken a segment: when they will they do not tell */
     int finished;       /* the last operation, whole */
     int abandoned;
@@ -319,11 +320,12 @@ static struct wire *wire_for(struct optcc_engine *e, struct peer *p, uint32_t ni
     const int all_live = lanes && (p->up & lanes) == lanes;
     for (uint64_t may = p->up & p->with_nic[nic] & (all_live ? lanes : ~UINT64_C(0)); may; may &= may - 1) {
         struct wire *w = &e->wire[p->wire[__builtin_ctzll(may)]];
-        if (w->refused == e->fills || (w->flying && w->flying + length > e->config.window_bytes))
+        const uint32_t far = w->ends.far_nic;
+        const uint64_t heads = p->heading_for[far]; /* a window is the far NIC's: by more wires it takes no more */
+        if (w->refused == e->fills || (heads && heads + length > e->config.window_bytes))
             continue;
         /* The one by which it would be there first. */
-        const uint32_t far = w->ends.far_nic;
-        const double soon = (double)(p->heading_for[far] + length) * p->ns_per_byte[far];
+        const double soon = (double)(heads + length) * p->ns_per_byte[far];
         if (!best || soon < soonest) {
             best = w;
             soonest = soon;
@@ -340,6 +342,7 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     head.row = piece->row;
     head.word = piece->word;
     head.offset = piece->offset;
+    head.tag = piece->tag;
     head.length = piece->length;
     if (e->wires->post(e->self, w->index, &head, piece->bytes, piece->ready_ns) != OPTCC_OK) {
         w->refused = e->fills;
@@ -421,9 +424,9 @@ static int pull(struct optcc_engine *e, uint32_t nic)
 
 static int is_late(const struct optcc_engine *e) { return e->source->late && e->source->late(e->program); }
 
-/* The NIC by which least is under way takes a segment, again and again: so none gets all that is urgent, and a note does not
- * cost one its turn. Who found nothing in a program is asked again only when something has happened; messages, and rows
- * that are folded late, become ready otherwise. */
+/* The NIC by which least is under way takes a segment, again and again, and those that are alike take turns: so none gets
+ * all that is urgent, and a note does not cost one its turn. Who found nothing in a program is asked again only when
+ * something has happened; messages, and rows that are folded late, become ready otherwise. */
 static void fill(struct optcc_engine *e)
 {
     const int told = e->source == &OPTCC_ROWS_SOURCE && !is_late(e);
@@ -434,15 +437,19 @@ static void fill(struct optcc_engine *e)
     e->fills++;
     for (;;) {
         uint32_t best = nics;
-        for (uint32_t nic = 0; nic < nics; nic++)
+        for (uint32_t i = 0; i < nics; i++) {
+            const uint32_t nic = (e->turn + i) % nics;
             if (!(over >> nic & 1) && (best == nics || e->flying[nic] < e->flying[best]))
                 best = nic;
+        }
         if (best == nics)
             break;
         e->refused = 0;
         if (!e->wires->room(e->self, best))
             refused |= UINT64_C(1) << best, over |= UINT64_C(1) << best;
-        else if (!pull(e, best))
+        else if (pull(e, best))
+            e->turn = best + 1;
+        else
             over |= UINT64_C(1) << best;
         refused |= (uint64_t)e->refused << best;
     }

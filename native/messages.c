@@ -42,6 +42,7 @@ enum letter_is { IDLE, WAITS, LISTED, OUT }; /* nothing; for its credit; in a li
 struct letter {
     const unsigned char *bytes;
     uint64_t length;                /* bytes */
+    struct optcc_tag tag;
     uint32_t segments, next, acked; /* all; sent once; acknowledged */
     uint32_t after;                 /* in its list */
     uint8_t is, kind;
@@ -65,7 +66,8 @@ enum receive_is { NO_RECEIVE, POSTED, WHOLE, BROKEN };
 
 struct receive {
     unsigned char *bytes;
-    uint64_t room, whole;      /* bytes; the message's, once `known` */
+    uint64_t room, whole;      /* bytes; the message's, once `known`, and */
+    struct optcc_tag tag;      /* what its sender says of it */
     uint32_t landed, segments;
     uint8_t is, known;
 };
@@ -327,7 +329,8 @@ static void meet(struct optcc_messages *m, uint32_t stream, uint32_t place)
     enlist(m, index_of(m, SENDING, stream, place));
 }
 
-int optcc_send(struct optcc_messages *m, uint32_t stream, const void *bytes, uint64_t length, uint64_t *number)
+int optcc_send(struct optcc_messages *m, uint32_t stream, const void *bytes, uint64_t length, struct optcc_tag tag,
+               uint64_t *number)
 {
     struct stream *s = open_stream(m, SENDING, stream);
     if (!s || length > m->config.most_bytes)
@@ -336,7 +339,7 @@ int optcc_send(struct optcc_messages *m, uint32_t stream, const void *bytes, uin
     struct letter *l = &s->letter[place];
     if (l->is != IDLE)
         return OPTCC_AGAIN;
-    *l = (struct letter){.bytes = bytes, .length = length, .segments = segments_of(m, length), .is = WAITS,
+    *l = (struct letter){.bytes = bytes, .length = length, .tag = tag, .segments = segments_of(m, length), .is = WAITS,
                          .kind = MESSAGE};
     *number = s->next++;
     meet(m, stream, place);
@@ -371,13 +374,14 @@ int optcc_sent(struct optcc_messages *m, uint32_t stream, uint64_t number)
     return l->too_long ? OPTCC_BAD : OPTCC_OK;
 }
 
-int optcc_received(struct optcc_messages *m, uint32_t stream, uint64_t number, uint64_t *length)
+int optcc_received(struct optcc_messages *m, uint32_t stream, uint64_t number, uint64_t *length, struct optcc_tag *tag)
 {
     struct stream *s = open_stream(m, RECEIVING, stream);
     if (!s || number >= s->next || s->next - number > OPTCC_DEPTH)
         return OPTCC_BAD;
     struct receive *r = &s->receive[number % OPTCC_DEPTH];
     *length = r->whole;
+    *tag = r->tag;
     if (r->is == POSTED)
         return s->far_closed ? OPTCC_LOST : OPTCC_AGAIN;
     const int result = r->is == WHOLE ? OPTCC_OK : OPTCC_LOST;
@@ -411,6 +415,7 @@ static int land_message(struct optcc_messages *m, struct stream *s, uint32_t pla
     *word |= mark;
     r->known = 1;
     r->whole = whole;
+    r->tag = head->tag;
     if (whole)
         memcpy(r->bytes + head->offset, bytes, head->length);
     if (++r->landed == segments_of(m, whole))
@@ -517,7 +522,7 @@ static void piece_of(const void *self, uint32_t send, uint32_t segment, struct o
     const int zeros = l->withdrawn || !l->length;
     *piece = (struct optcc_piece){.send = send, .segment = segment, .peer = m->config.peer, .offset = offset,
                                   .row = (uint32_t)l->kind << KIND_SHIFT | stream << STREAM_SHIFT | place,
-                                  .length = segment_length(m, l->length, offset),
+                                  .length = segment_length(m, l->length, offset), .tag = l->tag,
                                   .word = l->withdrawn ? (uint32_t)WITHDRAWN : (uint32_t)l->length,
                                   .bytes = zeros ? m->zeros : l->bytes + offset};
 }

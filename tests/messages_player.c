@@ -77,6 +77,11 @@ static unsigned char byte_of(uint64_t port, uint64_t number, uint64_t at)
     return (unsigned char)(draw(&mix) >> 8 * (at % 8));
 }
 
+static struct optcc_tag tag_of(const struct plan *plan, uint64_t number)
+{
+    return (struct optcc_tag){~plan->port, number * 7919};
+}
+
 /* ---- one end's moves --------------------------------------------------------------------------------------------- */
 
 static void spoil(unsigned char **buffer, uint64_t bytes)
@@ -132,7 +137,8 @@ static int out_moves(struct player *self, struct plan *plan)
         unsigned char *bytes = malloc(one->length + 1);
         for (uint64_t i = 0; i < one->length; i++)
             bytes[i] = byte_of(plan->port, plan->posted_out, i);
-        if (optcc_send(self->messages, plan->out_stream, bytes, one->length, &one->number) != OPTCC_OK) {
+        if (optcc_send(self->messages, plan->out_stream, bytes, one->length, tag_of(plan, plan->posted_out), &one->number) !=
+            OPTCC_OK) {
             free(bytes);
             break;
         }
@@ -190,14 +196,16 @@ static int in_moves(struct player *self, struct plan *plan)
     }
     for (uint32_t i = 0; i < plan->posted_in; i++) {
         struct message *one = &plan->message[i];
+        const struct optcc_tag right_tag = tag_of(plan, i);
+        struct optcc_tag tag;
         uint64_t length = 0;
         if (one->is_received || !one->in)
             continue;
-        const int result = optcc_received(self->messages, plan->in_stream, i, &length);
+        const int result = optcc_received(self->messages, plan->in_stream, i, &length, &tag);
         if (result == OPTCC_AGAIN)
             continue;
         if (result == OPTCC_OK) {
-            o->wrong += !right(plan, i, length);
+            o->wrong += !right(plan, i, length) || memcmp(&tag, &right_tag, sizeof tag);
             o->messages++;
             o->empty += !length;
         } else if (one->length > one->room) {
@@ -440,7 +448,7 @@ uint64_t lie_in_messages(uint64_t seed, uint64_t count, uint64_t *believed)
             if (!open)
                 break; /* its credit is not acknowledged: OPTCC_DEPTH are enough */
         }
-        optcc_send(messages, out, own_bytes, below(&liar.random, MOST), &number);
+        optcc_send(messages, out, own_bytes, below(&liar.random, MOST), (struct optcc_tag){0}, &number);
         const uint64_t whole = below(&liar.random, 3) ? room : below(&liar.random, 2 * MOST);
         uint64_t offset = below(&liar.random, whole / SEGMENT + 1) * SEGMENT;
         uint64_t length = whole - offset < SEGMENT ? whole - offset : SEGMENT;
@@ -482,8 +490,9 @@ uint64_t lie_in_messages(uint64_t seed, uint64_t count, uint64_t *believed)
         }
         for (uint64_t i = 0; i < GUARD; i++)
             wrong += buffer[i] != GUARDED || buffer[GUARD + room + i] != GUARDED;
+        struct optcc_tag tag;
         uint64_t said = 0;
-        const int result = optcc_received(messages, stream, posted, &said);
+        const int result = optcc_received(messages, stream, posted, &said, &tag);
         if (result == OPTCC_AGAIN)
             continue;
         if (result == OPTCC_OK) {

@@ -59,7 +59,7 @@ SANITIZERS = ("-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recov
 OK, AGAIN, LOST, BAD, MEMORY, LATE, DIFFERS = ResultOf
 RESULTS = tuple(result.name.lower() for result in ResultOf)
 DIE, RETURN, MUTE, UNMUTE, RATE, PAUSE, RESUME, KILL = range(8)
-MAGIC, VERSION = 0x0CC70A11, 2  # OPTCC_MAGIC, OPTCC_VERSION
+MAGIC, VERSION = 0x0CC70A11, 3  # OPTCC_MAGIC, OPTCC_VERSION
 DATA, HELLO, PROBE, ALIVE, NOTICE, KNOCK, WELCOME, GIVEUP = range(1, 9)
 SPAN = 256
 
@@ -88,6 +88,7 @@ Frame = struct(
     ("row", c_uint32),
     ("length", c_uint32),
     ("offset", c_uint64),
+    ("tag", c_uint64 * 2),
 )
 
 
@@ -732,10 +733,11 @@ class Liar:
         bent = Frame.from_buffer_copy(frame)
         for _ in range(self.draw.choice((0, 1, 1, 1, 2, 3))):
             name, kind = self.draw.choice(Frame._fields_)
-            if name == "landed":
-                bent.landed[self.draw.randrange(SPAN // 64)] = self.draw.getrandbits(64)
+            old = getattr(bent, name)
+            if isinstance(old, ctypes.Array):
+                old[self.draw.randrange(len(old))] = self.draw.getrandbits(64)
                 continue
-            old, most = getattr(bent, name), 2 ** (8 * ctypes.sizeof(kind)) - 1
+            most = 2 ** (8 * ctypes.sizeof(kind)) - 1
             new = self.draw.choice(
                 (0, 1, 2, old + 1, old - 1, old + 8, old * 2, most, most - old, self.draw.getrandbits(64))
             )

@@ -1,13 +1,12 @@
 /* Collectives of several processes, a node each, which NCCL calls CollNet: plans run over messages.
  *
- * A group has a connection (net.c) from every node to every other. What travels by one is notes; a piece of a transfer
- * follows its note as a message of its own. So a cut NIC, shares by rate and who may speak to whom are the links' matter.
+ * A group has a connection (net.c) from every node to every other. What travels by one is notes, and pieces of transfers,
+ * each with a tag that says which. So a cut NIC, shares by rate and who may speak to whom are the links' matter.
  *
  *   HELLO   who connects: its rank; the code of its plans, which must be the same everywhere
  *   READY   to node 0: I am connected to all, and my NICs carry `row` Mb/s;  OPEN  from node 0: so are all
  *   RATE    to node 0: what my NICs that live carry together
  *   GRANT   from node 0: calls below `offset`, from `call` on, go by plan `row`, with nodes in these roles
- *   PIECE   `length` bytes of transfer `row` of `call`, from `offset` on
  *
  * Calls are numbered as NCCL makes them, in the same order on all nodes, and many run at once. A call begins when it is
  * made here and node 0 has said by which plan; that is said for some calls ahead. It is a program of the engine, whose
@@ -32,28 +31,34 @@
 
 #define NOTE_MAGIC UINT32_C(0x0cc70a23)
 enum {
-    GROUP_VERSION = 2,
+    GROUP_VERSION = 3,
     SLOTS = OPTCC_DEPTH,       /* messages of a connection on their way, at most; of which there is room for so many */
-    NIC_SLOTS = 16,            /* for each NIC: twice the four segments of a window, each with its note. With a half of it
-                                  eight NICs took 1.13 of the bound in place of 1.08 (played NICs, one run) */
+    NIC_SLOTS = 16,            /* for each NIC: twice the pieces of a window. With a half of it eight NICs took 1.13 of the
+                                  bound in place of 1.08 (played NICs, one run) */
     LEAST_SLOTS = 32,
     MOST_CALLS = 32,           /* that run, or wait, in a group; NCCL makes 8 for each 8 channels */
     AHEAD = 8,                 /* calls that node 0 grants before they are made */
     GRANTS = 8,                /* that are remembered: those of the calls that may run */
     KEPT = 2 * MOST_CALLS,     /* programs, for calls alike */
-    TCP_WINDOWS = 3
+    TCP_WINDOWS = 3,
+    RDMA_PIECES = 2            /* of a segment: these took 1.11 of the bound, whole ones 1.19, quarters 1.36, which keep
+                                  the thread busy (played NICs, one of four nodes without 3 of 8, one run) */
 };
 static const uint64_t MOST_EARLY = UINT64_C(256) << 20; /* bytes kept aside of one node */
 static const uint64_t GONE_NS = UINT64_C(2000000000);  /* acknowledgements of who has gone come at once, or never */
 static const uint64_t LOOK_NS = 50000000;              /* between looks at our NICs */
 
-enum note_kind { HELLO = 1, READY, OPEN, RATE, GRANT, PIECE, NOTES };
+enum note_kind { HELLO = 1, READY, OPEN, RATE, GRANT };
 
 struct note {
     uint32_t magic, kind;
     uint64_t call, offset;
-    uint32_t row, length;
+    uint32_t row, unused;
     uint16_t node_of[MOST_NODES]; /* of a GRANT alone */
+};
+struct piece { /* of transfer `row` of `call`, from `offset` on, bytes */
+    uint64_t call, offset;
+    uint32_t row, length;
 };
 struct hello {
     uint32_t magic, version, rank, nodes;
@@ -66,7 +71,7 @@ _Static_assert(offsetof(struct note, node_of) == SHORT_NOTE && sizeof(struct not
 
 struct early { /* a piece of a call that has not begun here */
     struct early *next;
-    struct note note;
+    struct piece piece;
     unsigned char bytes[];
 };
 
@@ -81,8 +86,8 @@ struct peer {
     uint64_t heard, posted; /* messages */
     uint64_t freed;         /* messages: their slots are free. Of those from here to `heard` some are `read` still */
     uint8_t read[SLOTS];
-    struct note head;       /* of the piece that comes next, where `awaits` */
-    int awaits;
+    struct optcc_tag tag;   /* of message `heard`, where it has come and could not be taken yet, and */
+    uint32_t bytes_heard;   /* its length */
     struct early *early;
     uint64_t early_bytes;
     /* what goes */
@@ -189,16 +194,34 @@ nccl_result_t group_reduces(int type, int op, int *does)
 
 /* ---- sending ------------------------------------------------------------------------------------------------------- */
 
+/* The longest piece of a transfer, the same on all nodes. */
+static uint32_t piece_bytes(const struct group *g)
+{
+    return g->process->settings.segment_bytes / (g->process->way == WAY_TCP ? 1 : RDMA_PIECES);
+}
+
 static uint32_t free_sends(const struct peer *p) { return SLOTS - (uint32_t)(p->sent - p->acked); }
 
+/* What a message says of itself: a piece, or a note, whose tag is 0. */
+static struct optcc_tag tag_of(uint64_t call, uint32_t row, uint64_t offset)
+{
+    return (struct optcc_tag){call + 1, (uint64_t)row << 32 | offset};
+}
+
+static struct piece piece_of(struct optcc_tag tag, uint32_t length)
+{
+    return (struct piece){.call = tag.first - 1, .row = (uint32_t)(tag.second >> 32), .offset = (uint32_t)tag.second,
+                          .length = length};
+}
+
 /* There is a free one. Who is gone is sent nothing. */
-static void post(struct group *g, struct peer *p, const void *bytes, uint64_t length, struct call *of)
+static void post(struct group *g, struct peer *p, const void *bytes, uint64_t length, struct optcc_tag tag, struct call *of)
 {
     const uint64_t slot = p->sent % SLOTS;
     void *request = NULL;
     if (p->gone)
         return;
-    if (net_send(p->out, (void *)(uintptr_t)bytes, length, &request) != NCCL_SUCCESS || !request) {
+    if (net_send_tagged(p->out, bytes, length, tag, &request) != NCCL_SUCCESS || !request) {
         lose(g, "a message could not be posted");
         return;
     }
@@ -216,7 +239,7 @@ static void post_note(struct group *g, struct peer *p, const struct note *note)
     struct note *kept = &p->note[p->sent % SLOTS];
     *kept = *note;
     kept->magic = NOTE_MAGIC;
-    post(g, p, kept, note->kind == GRANT ? sizeof *kept : SHORT_NOTE, NULL);
+    post(g, p, kept, note->kind == GRANT ? sizeof *kept : SHORT_NOTE, (struct optcc_tag){0}, NULL);
 }
 
 static int acknowledge(struct peer *p)
@@ -272,7 +295,7 @@ static void look_at_links(struct group *g)
 static int may_go(const struct group *g, const struct peer *p, uint64_t bytes)
 {
     const uint64_t ahead = (uint64_t)g->process->nics * g->process->settings.segment_bytes;
-    return free_sends(p) >= 3 && /* one is for a GRANT */
+    return free_sends(p) >= 2 && /* one is for a GRANT */
            (!p->flying || p->flying + bytes <= p->most) && (!p->waiting || g->waiting + bytes <= ahead);
 }
 
@@ -288,12 +311,7 @@ static int send_pieces(struct group *g, struct call *c)
             send = rows->ready(c->program, send);
             continue;
         }
-        const struct note note = {.kind = PIECE, .call = c->number, .row = piece.row, .offset = piece.offset,
-                                  .length = piece.length};
-        post_note(g, p, &note);
-        if (atomic_load(&g->lost))
-            return 1;
-        post(g, p, piece.bytes, piece.length, c);
+        post(g, p, piece.bytes, piece.length, tag_of(c->number, piece.row, piece.offset), c);
         if (atomic_load(&g->lost))
             return 1;
         rows->taken(c->program, send);
@@ -465,8 +483,7 @@ static int open_direct(const struct group *g, struct call *c)
                 length[rows.rows] = (int64_t)bytes;
                 reduce[rows.rows++] = c->kind == REDUCE_SCATTER;
             }
-        result = optcc_program_open(&rows, g->rank, g->nodes, NULL, c->bytes, g->process->settings.segment_bytes,
-                                    &c->program);
+        result = optcc_program_open(&rows, g->rank, g->nodes, NULL, c->bytes, piece_bytes(g), &c->program);
     }
     free(src);
     free(offset);
@@ -493,7 +510,7 @@ static int open_planned(struct group *g, struct call *c, const struct grant *gra
         optcc_program_close(unused->program);
         *unused = (struct kept){.bytes = c->bytes, .turn = turn, .grant = grant->number};
         const int result = plans_program(g->process->plans, grant->plan, turn, grant->node_of, g->nodes, g->rank, c->bytes,
-                                         g->process->settings.segment_bytes, &unused->program);
+                                         piece_bytes(g), &unused->program);
         if (result != OPTCC_OK)
             return result;
         /* What the GPU cannot do of it, as where rows land beside, the processor does. */
@@ -560,9 +577,10 @@ static void let_go(struct call *c)
 static uint64_t name_of(uint32_t from, uint64_t message) { return ((uint64_t)from * SLOTS + message % SLOTS) << 1 | 1; }
 
 /* OK; AGAIN: a job reads `bytes` until `read_on` meets its name; or it is wrong. */
-static int land(struct group *g, struct call *c, uint32_t from, const struct note *note, const void *bytes, uint64_t name)
+static int land(struct group *g, struct call *c, uint32_t from, const struct piece *piece, const void *bytes,
+                uint64_t name)
 {
-    const struct optcc_frame head = {.row = note->row, .offset = note->offset, .length = note->length};
+    const struct optcc_frame head = {.row = piece->row, .offset = piece->offset, .length = piece->length};
     const int result = OPTCC_ROWS_SOURCE.land(c->program, from, &head, bytes, name, 0);
     g->reading += result == OPTCC_AGAIN;
     return result;
@@ -596,12 +614,12 @@ static void land_early(struct group *g, struct call *c)
     for (uint32_t n = 0; n < g->nodes; n++)
         for (struct early **at = g->peer[n] ? &g->peer[n]->early : NULL; at && *at;) {
             struct early *e = *at;
-            if (e->note.call != c->number) {
+            if (e->piece.call != c->number) {
                 at = &e->next;
                 continue;
             }
-            const int landed = land(g, c, n, &e->note, e->bytes, (uintptr_t)e);
-            g->peer[n]->early_bytes -= e->note.length;
+            const int landed = land(g, c, n, &e->piece, e->bytes, (uintptr_t)e);
+            g->peer[n]->early_bytes -= e->piece.length;
             *at = e->next;
             if (landed == OPTCC_AGAIN) {
                 e->next = g->read;
@@ -668,8 +686,7 @@ static int end_calls(struct group *g)
 
 static uint64_t slot_bytes(const struct group *g)
 {
-    const uint64_t segment = g->process->settings.segment_bytes;
-    return segment > sizeof(struct note) ? segment : sizeof(struct note);
+    return piece_bytes(g) > sizeof(struct note) ? piece_bytes(g) : sizeof(struct note);
 }
 
 static unsigned char *slot_of(const struct group *g, const struct peer *p, uint64_t message)
@@ -678,27 +695,28 @@ static unsigned char *slot_of(const struct group *g, const struct peer *p, uint6
 }
 
 /* A piece that is here whole. 1: it is dealt with; 0: not now; -1: it is wrong. */
-static int take_piece(struct group *g, uint32_t from, const void *bytes)
+static int take_piece(struct group *g, uint32_t from, const struct piece *piece, const void *bytes)
 {
     struct peer *p = g->peer[from];
-    const struct note *note = &p->head;
-    struct call *c = note->call < g->begun ? call_of(g, note->call) : NULL;
-    if (note->call < g->begun) {
-        const int landed = c && c->is == RUNS ? land(g, c, from, note, bytes, name_of(from, p->heard)) : OPTCC_BAD;
+    struct call *c = piece->call < g->begun ? call_of(g, piece->call) : NULL;
+    if (piece->length > piece_bytes(g))
+        return -1;
+    if (piece->call < g->begun) {
+        const int landed = c && c->is == RUNS ? land(g, c, from, piece, bytes, name_of(from, p->heard)) : OPTCC_BAD;
         p->read[p->heard % SLOTS] = landed == OPTCC_AGAIN;
         return landed == OPTCC_OK || landed == OPTCC_AGAIN ? 1 : -1;
     }
-    if (note->call >= g->begun + MOST_CALLS + AHEAD)
+    if (piece->call >= g->begun + MOST_CALLS + AHEAD)
         return -1;
-    if (p->early_bytes + note->length > MOST_EARLY)
+    if (p->early_bytes + piece->length > MOST_EARLY)
         return 0;
-    struct early *e = malloc(sizeof *e + note->length), **last = &p->early;
+    struct early *e = malloc(sizeof *e + piece->length), **last = &p->early;
     if (!e)
         return -1;
     e->next = NULL;
-    e->note = *note;
-    memcpy(e->bytes, bytes, note->length);
-    p->early_bytes += note->length;
+    e->piece = *piece;
+    memcpy(e->bytes, bytes, piece->length);
+    p->early_bytes += piece->length;
     while (*last)
         last = &(*last)->next;
     *last = e;
@@ -707,7 +725,6 @@ static int take_piece(struct group *g, uint32_t from, const void *bytes)
 
 static int take_note(struct group *g, uint32_t from, const unsigned char *bytes, uint64_t length)
 {
-    struct peer *p = g->peer[from];
     struct note note = {0};
     if (length != SHORT_NOTE && length != sizeof note)
         return 0;
@@ -722,10 +739,6 @@ static int take_note(struct group *g, uint32_t from, const unsigned char *bytes,
             return 0;
         g->mbps[from] = note.row;
         return 1;
-    case PIECE:
-        p->head = note;
-        p->awaits = 1;
-        return note.length && note.length <= g->process->settings.segment_bytes;
     default:
         return 0;
     }
@@ -758,22 +771,20 @@ static int hear(struct group *g, uint32_t from)
             }
             if (!done)
                 break;
+            p->tag = ((const struct request *)*request)->tag;
+            p->bytes_heard = (uint32_t)size;
             *request = NULL;
-            if (p->awaits && (uint32_t)size != p->head.length) {
-                lose(g, "a node has sent a piece of another length");
-                return 1;
-            }
         }
         const unsigned char *bytes = slot_of(g, p, p->heard);
-        const int taken = p->awaits ? take_piece(g, from, bytes) : take_note(g, from, bytes, (uint64_t)size) ? 2 : -1;
+        const struct piece piece = piece_of(p->tag, p->bytes_heard);
+        const int noted = !p->tag.first && take_note(g, from, bytes, p->bytes_heard) ? 1 : -1;
+        const int taken = p->tag.first ? take_piece(g, from, &piece, bytes) : noted;
         if (taken == 0)
             break;
         if (taken < 0 || atomic_load(&g->lost)) {
             lose(g, "a node has sent what cannot be");
             return 1;
         }
-        if (taken == 1)
-            p->awaits = 0;
         p->heard++;
         moved = 1;
     }

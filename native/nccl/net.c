@@ -213,7 +213,7 @@ static int take_requests(struct connection *c)
     for (; c->taken < posted; c->taken++) {
         struct request *r = &c->request[c->taken % OPTCC_DEPTH];
         const int result = c->receiving ? optcc_receive(messages, c->stream, r->data, r->bytes, &r->number)
-                                        : optcc_send(messages, c->stream, r->data, r->bytes, &r->number);
+                                        : optcc_send(messages, c->stream, r->data, r->bytes, r->tag, &r->number);
         if (result == OPTCC_AGAIN)
             break;
         if (result == OPTCC_OK)
@@ -235,7 +235,7 @@ static int end_requests(struct connection *c, int lost)
         uint64_t bytes = r->bytes;
         if (is == TAKEN || (lost && is == POSTED)) {
             const int result = lost           ? OPTCC_LOST
-                               : c->receiving ? optcc_received(messages, c->stream, r->number, &bytes)
+                               : c->receiving ? optcc_received(messages, c->stream, r->number, &bytes, &r->tag)
                                               : optcc_sent(messages, c->stream, r->number);
             if (result == OPTCC_AGAIN)
                 continue;
@@ -847,7 +847,7 @@ nccl_result_t net_deregister(void *connection, void *region)
     return NCCL_SUCCESS;
 }
 
-static nccl_result_t post(struct connection *c, void *data, size_t size, void **request)
+static nccl_result_t post(struct connection *c, void *data, size_t size, struct optcc_tag tag, void **request)
 {
     const uint64_t posted = atomic_load_explicit(&c->posted, memory_order_relaxed);
     struct request *r = &c->request[posted % OPTCC_DEPTH];
@@ -856,6 +856,7 @@ static nccl_result_t post(struct connection *c, void *data, size_t size, void **
         return NCCL_SUCCESS;
     r->data = data;
     r->bytes = size;
+    r->tag = tag;
     atomic_store_explicit(&r->is, POSTED, memory_order_relaxed);
     atomic_store_explicit(&c->posted, posted + 1, memory_order_release);
     net_ring();
@@ -873,7 +874,12 @@ int net_too_long(uint64_t bytes)
 
 nccl_result_t net_send(void *connection, void *data, size_t size, void **request)
 {
-    return net_too_long(size) ? NCCL_INVALID_ARGUMENT : post(connection, data, size, request);
+    return net_send_tagged(connection, data, size, (struct optcc_tag){0}, request);
+}
+
+nccl_result_t net_send_tagged(void *connection, const void *data, size_t size, struct optcc_tag tag, void **request)
+{
+    return net_too_long(size) ? NCCL_INVALID_ARGUMENT : post(connection, (void *)(uintptr_t)data, size, tag, request);
 }
 
 nccl_result_t net_receive(void *connection, int n, void **data, const size_t *sizes, void **request)
@@ -882,7 +888,7 @@ nccl_result_t net_receive(void *connection, int n, void **data, const size_t *si
     if (n != 1)
         return NCCL_INVALID_ARGUMENT;
     /* A buffer may be longer than any message. */
-    return post(connection, data[0], sizes[0] < most ? sizes[0] : most, request);
+    return post(connection, data[0], sizes[0] < most ? sizes[0] : most, (struct optcc_tag){0}, request);
 }
 
 nccl_result_t net_flush(void **request)

@@ -173,6 +173,7 @@ struct request { /* what `net_test` looks at */
     nccl_result_t result; /* when it has FAILED */
     void *data;
     uint64_t bytes, number;
+    struct optcc_tag tag; /* of a group's message; once a receive has ENDED, until the next is posted */
 };
 void request_end(struct request *request, nccl_result_t result, uint64_t bytes);
 
@@ -197,6 +198,7 @@ nccl_result_t net_accept(void *listener, void **connection);
 nccl_result_t net_register(void *connection, void *data, size_t size, int type, void **region);
 nccl_result_t net_deregister(void *connection, void *region);
 nccl_result_t net_send(void *connection, void *data, size_t size, void **request);
+nccl_result_t net_send_tagged(void *connection, const void *data, size_t size, struct optcc_tag tag, void **request);
 nccl_result_t net_receive(void *connection, int n, void **data, const size_t *sizes, void **request);
 nccl_result_t net_flush(void **request);
 nccl_result_t net_test(void *request, int *done, int *sizes);
