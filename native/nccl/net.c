@@ -405,9 +405,8 @@ static uint64_t route_progress(struct route *r, uint64_t now_ns, int *moved)
     return again_ns;
 }
 
-/* Somebody asks after a request that is not done. NCCL does so all the time, and while it does our thread gives way: to
- * wake it costs more than a short message. The bell has been rung, so no request is forgotten, whoever asks no more.
- * Nothing here waits: if the lock is taken somebody else moves. */
+/* Somebody asks after a request that is not done. Nothing here waits: if the lock is taken somebody else moves. Who asks no
+ * more is not forgotten: our thread looks again after WAY_MS. */
 static void help(const struct connection *c)
 {
     int moved = 0, is_long = 0;
