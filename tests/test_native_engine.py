@@ -353,7 +353,7 @@ MUTANTS = {
     ),
     "what came early is not folded": Mutant("program.c", "if (bit(p->kept, r->bits + s))", "if (0)"),
     "a row is sent before all that it waits for": Mutant("program.c", "--s->waits == 0)", "--s->waits <= 1)"),
-    "the window does not open again": Mutant("flow.c", "w->flying -= o->length;", "w->flying -= o->length / 2;"),
+    "the window does not open again": Mutant("flow.c", "[w->ends.far_nic] -= o->length;", "[w->ends.far_nic] -= o->length / 2;"),
     "the buffer is given back before the NIC has read it": Mutant("flow.c", "if (e->in_hand)\n        return;\n", ""),
     "a fence gives nothing back": Mutant("flow.c", "    given_back(e, w, w->in_hand);\n    note", "    note"),
     "sends before the peer has begun": Mutant("flow.c", "if (p->far_begun < p->begun ||", "if ("),

@@ -189,6 +189,9 @@ class Table:
         self.listen = call(4, ctypes.c_int, ctypes.c_char_p, pointer)
         self.connect = call(5, ctypes.c_int, ctypes.c_char_p, pointer, pointer)
         self.accept = call(6, pointer, pointer, pointer)
+        self.send = call(10, pointer, pointer, ctypes.c_int, ctypes.c_int, pointer, pointer)
+        self.receive = call(11, pointer, ctypes.c_int, pointer, pointer, pointer, pointer, pointer)
+        self.test = call(13, pointer, pointer, pointer)
 
     @staticmethod
     def _said(form: bytes, first: int) -> str:
@@ -205,6 +208,19 @@ class Table:
         bytes_, listener = ctypes.create_string_buffer(128), ctypes.c_void_p()
         assert self.listen(0, bytes_, ctypes.byref(listener)) == 0
         return bytes_.raw, listener
+
+    @staticmethod
+    def made(call: Any, *arguments: Any) -> ctypes.c_void_p:
+        """What a call makes in its last argument, asked again and again."""
+        made = ctypes.c_void_p()
+        while not made.value:
+            assert call(*arguments, ctypes.byref(made)) == 0
+        return made
+
+    def done(self, request: ctypes.c_void_p) -> bool:
+        done = ctypes.c_int()
+        assert self.test(request, ctypes.byref(done), None) == 0
+        return done.value != 0
 
     def try_connect(self, handle: bytes, limit_s: float) -> tuple[int, bool]:
         """(result, whether there is a connection), asked again and again."""
@@ -321,6 +337,85 @@ def test_a_door_that_is_open_to_all_is_found(mutant: Build) -> None:
     process.start()
     process.join(120)
     assert process.exitcode == 11
+
+
+# --- who moves a request -------------------------------------------------------------------------------------------
+
+ASKS = 20000
+"""After so many tests of a request our thread gives way, or does so when it comes to run."""
+GIVES_WAY_FOR_GOOD = Mutant("nccl/net.c", "    WAY_MS = 1,", "    WAY_MS = -1,")
+NOBODY_HELPS = Mutant("nccl/net.c", "if (atomic_load(&plugin.is) != GIVES_WAY ||", "if (1 ||")
+
+
+def arrives(plugin: Path, *, asks_on: bool, limit_s: float) -> bool:
+    """Whether a message is acknowledged within `limit_s` by a receiver who has asked after it for a while, and asks on,
+    or no more until then."""
+    context = get_context("fork")
+    here, there = context.Pipe()
+
+    def started() -> Table:
+        os.environ["OPTCC_NICS"] = "127.0.0.1"
+        table = Table(plugin)
+        table.start()
+        return table
+
+    def receiver() -> None:
+        table = started()
+        handle, listener = table.handle()
+        there.send(handle)
+        connection = table.made(lambda made: table.accept(listener, made, None))
+        buffer = ctypes.create_string_buffer(8)
+        data, size, tag = ctypes.c_void_p(ctypes.addressof(buffer)), ctypes.c_int(8), ctypes.c_int()
+        told = [ctypes.byref(one) for one in (data, size, tag, ctypes.c_void_p())]
+        request = table.made(table.receive, connection, 1, *told)
+        done = any(table.done(request) for _ in range(ASKS))
+        there.send("has asked")
+        while asks_on and not done:
+            done = table.done(request)
+        there.recv()
+        while not done:
+            done = table.done(request)
+        os._exit(buffer.raw != b"a letter")
+
+    def sender() -> None:
+        table, handle = started(), here.recv()
+        connection = table.made(lambda made: table.connect(0, handle, made, None))
+        here.recv()
+        request = table.made(table.send, connection, b"a letter", 8, 0, None)
+        until = time.monotonic() + limit_s
+        while not (done := table.done(request)) and time.monotonic() < until:
+            pass
+        here.send("sent")
+        os._exit(not done)
+
+    processes = [context.Process(target=one) for one in (receiver, sender)]
+    for process in processes:
+        process.start()
+    processes[1].join(120)
+    acknowledged = processes[1].exitcode == 0
+    processes[0].join(60 if acknowledged else 0)
+    right = processes[0].exitcode == 0
+    processes[0].kill()
+    assert right or not acknowledged
+    return acknowledged
+
+
+@pytest.mark.parametrize("asks_on", [False, True])
+def test_who_asks_no_more_is_served_all_the_same(built: Build, asks_on: bool) -> None:
+    assert arrives(built.plugin, asks_on=asks_on, limit_s=60)
+
+
+@pytest.mark.long
+def test_who_asks_moves_the_request(tmp_path: Path) -> None:
+    """Our thread gives way for good: so NCCL's threads do all; and who asks no more waits for ever."""
+    plugin = Build.wrong(tmp_path, GIVES_WAY_FOR_GOOD).plugin
+    assert arrives(plugin, asks_on=True, limit_s=60)
+    assert not arrives(plugin, asks_on=False, limit_s=5)
+
+
+@pytest.mark.long
+def test_a_request_that_nobody_moves_is_found(tmp_path: Path) -> None:
+    assert not arrives(Build.wrong(tmp_path, GIVES_WAY_FOR_GOOD, NOBODY_HELPS).plugin, asks_on=True, limit_s=5)
 
 
 # --- the library ---------------------------------------------------------------------------------------------------

@@ -248,7 +248,7 @@ static int acknowledge(struct peer *p)
     while (p->acked < p->sent) {
         const uint64_t slot = p->acked % SLOTS;
         int done = 0;
-        if (net_test(p->send[slot], &done, NULL) != NCCL_SUCCESS)
+        if (request_test(p->send[slot], &done, NULL) != NCCL_SUCCESS)
             p->gone = done = 1;
         if (!done)
             break;
@@ -764,7 +764,7 @@ static int hear(struct group *g, uint32_t from)
         if (p->heard == p->posted)
             break; /* all slots are read */
         if (*request) {
-            if (net_test(*request, &done, &size) != NCCL_SUCCESS) {
+            if (request_test(*request, &done, &size) != NCCL_SUCCESS) {
                 p->gone = 1;
                 *request = NULL;
                 return 1;
@@ -876,6 +876,14 @@ int groups_progress(uint64_t now_ns)
     return moved;
 }
 
+int groups_run(void)
+{
+    int run = 0;
+    for (const struct group *g = groups; g; g = g->next)
+        run |= atomic_load(&g->ended) < atomic_load(&g->made);
+    return run;
+}
+
 void groups_stop(void)
 {
     for (struct group *g = groups; g; g = g->next) {
@@ -959,7 +967,7 @@ static int wait_for(void *request, int *size, struct limit *limit, const char *w
 {
     int done = 0;
     while (request) {
-        if (net_test(request, &done, size) != NCCL_SUCCESS) {
+        if (request_test(request, &done, size) != NCCL_SUCCESS) {
             snprintf(limit->why, sizeof limit->why, "%s: the other has gone", what);
             return 0;
         }

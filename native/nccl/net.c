@@ -2,8 +2,13 @@
  *
  * A connection is a stream of the link between two processes. NCCL's threads leave requests in its ring and ring a bell;
  * the thread takes them, runs all engines, and marks what is done; NCCL's threads see the mark. A ring has one writer,
- * NCCL's thread of that connection, and one reader, ours; so neither takes a lock. What is rare (listen, connect, accept,
- * close) takes the lock that our thread holds while it works, and lets go after each round.
+ * NCCL's thread of that connection, and one reader, who has the lock; so the writer takes none. What is rare (listen,
+ * connect, accept, close) takes the lock that our thread holds while it works, and lets go after each round.
+ *
+ * NCCL's threads ask after a request again and again until it is done, and to wake our thread costs more than a short
+ * message. So where they ask and nothing has moved for a while our thread gives way: it sleeps until its bell rings, for
+ * WAY_MS at most, and who asks takes the lock if it is free and moves that request's link itself. Everything else stays our
+ * thread's: doors, groups, what is rare. While a group has calls it does not give way.
  *
  * Bounded: requests of a connection (OPTCC_DEPTH), streams of a link, strangers at our doors.
  *
@@ -15,6 +20,7 @@
 #include "net.h"
 
 #include <errno.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -31,17 +37,22 @@ enum {
     STRANGERS = 128,     /* at our doors at a time */
     MOST_LINKS = 4096,
     WAKES = 64,
+    WAY_MS = 1,          /* our thread gives way for so long, and then looks whether anybody has asked */
     MOST_CONNECTIONS = 65536
 };
+static const uint64_t LONG_NS = 50000;              /* a round of a link by NCCL's thread after which ours is woken */
 static const uint64_t ROUND_NS = 100000000;         /* between looks at what is rare */
 static const uint64_t LINGER_NS = UINT64_C(2000000000); /* for the last words */
 static const uint64_t UNUSED_NS = UINT64_C(20000000000); /* a link that nobody uses is closed after so long */
 
+enum thread_is { AWAKE, SLEEPS, GIVES_WAY }; /* GIVES_WAY: it sleeps; who asks after a request moves that one's link */
+
 struct route { /* a link, and who uses it */
     struct route *next;
     struct link *link;
+    struct connection *first;
     uint32_t connections;
-    uint64_t again_ns, used_ns;
+    uint64_t used_ns;
     int watched, told;
 };
 
@@ -71,12 +82,12 @@ static struct {
     pthread_t thread;
     _Atomic int stops;
     _Atomic uint64_t bell;    /* counts requests */
-    _Atomic int sleeps;
+    _Atomic int is;           /* our thread: enum thread_is */
+    _Atomic int asked;        /* NCCL has asked after a request that was not done, since our thread last gave way */
     int epoll, waker;
     struct process process;
     struct optcc_pace pace[OPTCC_MAX_NICS];
     struct route *routes;
-    struct connection *connections;
     uint64_t ports;
 } plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoll = -1, .waker = -1};
 
@@ -106,14 +117,14 @@ void net_lock(void)
 void net_unlock(void)
 {
     pthread_mutex_unlock(&plugin.lock);
-    if (atomic_load(&plugin.sleeps))
+    if (atomic_load(&plugin.is) != AWAKE)
         wake();
 }
 
 void net_ring(void)
 {
     atomic_fetch_add(&plugin.bell, 1);
-    if (atomic_load(&plugin.sleeps))
+    if (atomic_load(&plugin.is) != AWAKE)
         wake();
 }
 
@@ -375,16 +386,57 @@ static void tell_lost(struct route *r, uint64_t now_ns)
         WARN("link to process %016llx: %s", (unsigned long long)link_process(r->link), link_why(r->link));
 }
 
-static void sleep_until(uint64_t until_ns, uint64_t bell)
+/* One round of a link: takes the requests that NCCL has left for it, does what can be done, ends requests. With the lock;
+ * returns the time by which it is to be called again. */
+static uint64_t route_progress(struct route *r, uint64_t now_ns, int *moved)
+{
+    for (struct connection *c = link_state(r->link) == LINK_OPEN ? r->first : NULL; c; c = c->next)
+        *moved |= take_requests(c);
+    const uint64_t again_ns = link_progress(r->link, moved);
+    const int lost = link_state(r->link) == LINK_LOST;
+    tell_lost(r, now_ns);
+    if (!r->watched && link_fd(r->link) >= 0) {
+        watch(link_fd(r->link));
+        r->watched = 1;
+    }
+    for (struct connection *c = r->first; c; c = c->next)
+        if (c->oldest < c->taken || lost)
+            *moved |= end_requests(c, lost);
+    return again_ns;
+}
+
+/* Somebody asks after a request that is not done. Nothing here waits: if the lock is taken somebody else moves. Who asks no
+ * more is not forgotten: our thread looks again after WAY_MS. */
+static void help(const struct connection *c)
+{
+    int moved = 0, is_long = 0;
+    if (!atomic_load_explicit(&plugin.asked, memory_order_relaxed))
+        atomic_store_explicit(&plugin.asked, 1, memory_order_relaxed);
+    if (atomic_load(&plugin.is) != GIVES_WAY || atomic_load(&plugin.waiting) || pthread_mutex_trylock(&plugin.lock))
+        return;
+    /* Still: our thread counts on what it has armed once it has had the lock. A process that forked has no link. */
+    if (atomic_load(&plugin.is) == GIVES_WAY && c->route && plugin.pid == getpid()) {
+        const uint64_t now_ns = clock_ns();
+        (void)route_progress(c->route, now_ns, &moved);
+        is_long = clock_ns() - now_ns > LONG_NS;
+    }
+    pthread_mutex_unlock(&plugin.lock);
+    if (is_long)
+        net_ring();
+}
+
+static void rest(enum thread_is how, uint64_t until_ns, uint64_t bell)
 {
     struct epoll_event events[WAKES];
+    struct pollfd waker = {.fd = plugin.waker, .events = POLLIN};
     uint64_t rung;
-    atomic_store(&plugin.sleeps, 1);
+    atomic_store(&plugin.is, how);
     const uint64_t now_ns = clock_ns();
     if (atomic_load(&plugin.bell) == bell && !atomic_load(&plugin.waiting) && !atomic_load(&plugin.stops) &&
         until_ns > now_ns)
-        (void)epoll_wait(plugin.epoll, events, WAKES, (int)((until_ns - now_ns) / MILLISECOND_NS) + 1);
-    atomic_store(&plugin.sleeps, 0);
+        (void)(how == GIVES_WAY ? poll(&waker, 1, WAY_MS)
+                                : epoll_wait(plugin.epoll, events, WAKES, (int)((until_ns - now_ns) / MILLISECOND_NS) + 1));
+    atomic_store(&plugin.is, AWAKE);
     while (read(plugin.waker, &rung, sizeof rung) > 0)
         ;
 }
@@ -415,32 +467,25 @@ static void *run(void *unused)
             moved = answer_doors();
             doors_ns = now_ns + MILLISECOND_NS;
         }
-        for (struct connection *c = plugin.connections; c; c = c->next)
-            if (link_state(c->route->link) == LINK_OPEN)
-                moved |= take_requests(c);
         for (struct route *r = plugin.routes; r; r = r->next) {
-            r->again_ns = link_progress(r->link, &moved);
-            tell_lost(r, now_ns);
-            if (r->again_ns < again_ns)
-                again_ns = r->again_ns;
-            if (!r->watched && link_fd(r->link) >= 0) {
-                watch(link_fd(r->link));
-                r->watched = 1;
-            }
+            const uint64_t link_ns = route_progress(r, now_ns, &moved);
+            if (link_ns < again_ns)
+                again_ns = link_ns;
         }
-        for (struct connection *c = plugin.connections; c; c = c->next)
-            if (c->oldest < c->taken || link_state(c->route->link) == LINK_LOST)
-                moved |= end_requests(c, link_state(c->route->link) == LINK_LOST);
         moved |= groups_progress(now_ns);
+        const int groups = groups_run();
         if (now_ns >= round_ns) {
             look_around(now_ns);
             round_ns = now_ns + ROUND_NS;
         }
         pthread_mutex_unlock(&plugin.lock);
+        const int rests = !moved && now_ns - moved_ns >= plugin.process.settings.spin_ns;
         if (moved)
             moved_ns = now_ns;
-        else if (now_ns - moved_ns >= plugin.process.settings.spin_ns && arm())
-            sleep_until(again_ns, bell);
+        if (rests && !groups && atomic_exchange(&plugin.asked, 0))
+            rest(GIVES_WAY, again_ns, bell);
+        else if (rests && arm())
+            rest(SLEEPS, again_ns, bell);
     }
     return NULL;
 }
@@ -581,17 +626,16 @@ static void stop(void)
     wake();
     pthread_join(plugin.thread, NULL);
     net_lock();
-    for (struct connection *c = plugin.connections; c; c = c->next) { /* closed by its owner, later */
-        for (uint32_t i = 0; i < OPTCC_DEPTH; i++)
-            if (atomic_load(&c->request[i].is) == POSTED || atomic_load(&c->request[i].is) == TAKEN)
-                request_end(&c->request[i], NCCL_REMOTE_ERROR, 0);
-        c->route = NULL;
-    }
-    plugin.connections = NULL;
     groups_stop();
     while (plugin.routes) {
         struct route *r = plugin.routes;
         plugin.routes = r->next;
+        for (struct connection *c = r->first; c; c = c->next) { /* closed by its owner, later */
+            for (uint32_t i = 0; i < OPTCC_DEPTH; i++)
+                if (atomic_load(&c->request[i].is) == POSTED || atomic_load(&c->request[i].is) == TAKEN)
+                    request_end(&c->request[i], NCCL_REMOTE_ERROR, 0);
+            c->route = NULL;
+        }
         link_tell(r->link, words, sizeof words);
         INFO("%s", words);
         link_close(r->link);
@@ -709,8 +753,8 @@ static struct connection *add_connection(struct route *route, uint32_t stream, i
     c->route = route;
     c->stream = stream;
     c->receiving = receiving;
-    c->next = plugin.connections;
-    plugin.connections = c;
+    c->next = route->first;
+    route->first = c;
     route->connections++;
     return c;
 }
@@ -801,12 +845,12 @@ nccl_result_t net_close(void *connection)
     if (!c)
         return NCCL_SUCCESS;
     net_lock();
-    for (struct connection **at = &plugin.connections; *at; at = &(*at)->next)
+    struct route *route = c->route;
+    for (struct connection **at = route ? &route->first : NULL; at && *at; at = &(*at)->next)
         if (*at == c) {
             *at = c->next;
             break;
         }
-    struct route *route = c->route;
     if (route && link_state(route->link) == LINK_OPEN) {
         struct optcc_messages *messages = link_messages(route->link);
         uint64_t lanes = 0;
@@ -857,9 +901,12 @@ static nccl_result_t post(struct connection *c, void *data, size_t size, struct 
     r->data = data;
     r->bytes = size;
     r->tag = tag;
+    r->connection = c;
     atomic_store_explicit(&r->is, POSTED, memory_order_relaxed);
     atomic_store_explicit(&c->posted, posted + 1, memory_order_release);
-    net_ring();
+    atomic_fetch_add(&plugin.bell, 1);
+    if (atomic_load(&plugin.is) == SLEEPS)
+        wake();
     *request = r;
     return NCCL_SUCCESS;
 }
@@ -897,7 +944,7 @@ nccl_result_t net_flush(void **request)
     return NCCL_SUCCESS;
 }
 
-nccl_result_t net_test(void *request, int *done, int *sizes)
+nccl_result_t request_test(void *request, int *done, int *sizes)
 {
     struct request *r = request;
     const uint32_t is = atomic_load_explicit(&r->is, memory_order_acquire);
@@ -909,4 +956,13 @@ nccl_result_t net_test(void *request, int *done, int *sizes)
         sizes[0] = is == ENDED ? r->size : 0;
     atomic_store_explicit(&r->is, FREE, memory_order_release);
     return result;
+}
+
+nccl_result_t net_test(void *request, int *done, int *sizes)
+{
+    const struct request *r = request;
+    const uint32_t is = atomic_load_explicit(&r->is, memory_order_acquire);
+    if (r->connection && (is == POSTED || is == TAKEN))
+        help(r->connection);
+    return request_test(request, done, sizes);
 }

@@ -11,7 +11,7 @@
  *   report.c  what an operator sees: NICs that are lost and back, counters for Prometheus
  *
  * NCCL's threads never wait for a network: they leave requests and look whether these are done. One thread of the process
- * runs all engines.
+ * runs all engines; where it sleeps and NCCL's ask, these move the link that they wait for (net.c says when).
  */
 #ifndef OPTCC_NCCL_NET_H
 #define OPTCC_NCCL_NET_H
@@ -167,15 +167,18 @@ void link_tell(const struct link *link, char *words, size_t room);
 
 enum request_is { FREE, POSTED, TAKEN, ENDED, FAILED };
 
-struct request { /* what `net_test` looks at */
+struct connection;
+struct request { /* what `request_test` looks at */
     _Atomic uint32_t is;
     int size;             /* bytes, when it has ENDED */
     nccl_result_t result; /* when it has FAILED */
     void *data;
     uint64_t bytes, number;
     struct optcc_tag tag; /* of a group's message; once a receive has ENDED, until the next is posted */
+    const struct connection *connection; /* NULL: a call of a group */
 };
 void request_end(struct request *request, nccl_result_t result, uint64_t bytes);
+nccl_result_t request_test(void *request, int *done, int *sizes);
 
 /* Of the one lock, and of the thread, for groups.c. */
 void net_lock(void);
@@ -201,7 +204,7 @@ nccl_result_t net_send(void *connection, void *data, size_t size, void **request
 nccl_result_t net_send_tagged(void *connection, const void *data, size_t size, struct optcc_tag tag, void **request);
 nccl_result_t net_receive(void *connection, int n, void **data, const size_t *sizes, void **request);
 nccl_result_t net_flush(void **request);
-nccl_result_t net_test(void *request, int *done, int *sizes);
+nccl_result_t net_test(void *request, int *done, int *sizes); /* by NCCL's threads: it may move the request's link */
 nccl_result_t net_close(void *connection);
 nccl_result_t net_close_listen(void *listener);
 
@@ -223,6 +226,7 @@ void report_name(char *name); /* only what may stand in a log and in a file of m
 
 /* By the thread, with the lock: do what can be done now; whether something has happened. */
 int groups_progress(uint64_t now_ns);
+int groups_run(void); /* whether a call is under way */
 /* The thread has ended: so does everything that runs. */
 void groups_stop(void);
 
