@@ -223,6 +223,33 @@ def test_shares_follow_measured_rates(lib: Any) -> None:
     assert 0.15 < carried[1] / sum(carried) < 0.25
 
 
+def under_way(lib: Any, ground: Ground, window: int) -> int:
+    """The most bytes that rank 0 has on their way to the only NIC of rank 1, by all of its own: looked at many times."""
+    _, schedule = ground.schedules[0]
+    most = 0
+    with World(lib, ground, {"seed": 1, "latency_ns": 500}, segment=2048, window=window) as world:
+        world.task(schedule, "int32", Op.SUM, *RIGHT.of(schedule, "int32", Op.SUM))
+        for limit_ns in range(20_000, 2_000_000, 20_000):
+            world.run(limit_ns)
+            flying = 0
+            for wire in range(len(ground.wires[0, 1])):
+                state = WireState()
+                lib.optcc_wire_look(world.engines[0], wire, byref(state))
+                flying += state.flying
+            most = max(most, flying)
+    return most
+
+
+def test_a_window_is_the_far_nics(lib: Any, tmp_path: Path) -> None:
+    """Three NICs that send to one have no more under way than one has; where each has a window, they have."""
+    cluster = Cluster.uniform(servers=2, nics=3, rate=native.RATE_OF_A_NIC)
+    ground = native.ground("3 to 1", cluster.degrade("server1/nic1").degrade("server1/nic2"), 1 << 20, 8)
+    assert len({far for _, far in ground.wires[0, 1]}) == 1 < len(ground.wires[0, 1])
+    assert 4096 < under_way(lib, ground, 8192) <= 8192
+    wrong = Mutant("flow.c", "uint64_t heads = p->heading_for[far];", "uint64_t heads = w->flying;")
+    assert under_way(load(build(tmp_path, wrong.planted(tmp_path))), ground, 8192) > 8192
+
+
 # --- processes -----------------------------------------------------------------------------------------------------
 
 
@@ -353,7 +380,9 @@ MUTANTS = {
     ),
     "what came early is not folded": Mutant("program.c", "if (bit(p->kept, r->bits + s))", "if (0)"),
     "a row is sent before all that it waits for": Mutant("program.c", "--s->waits == 0)", "--s->waits <= 1)"),
-    "the window does not open again": Mutant("flow.c", "[w->ends.far_nic] -= o->length;", "[w->ends.far_nic] -= o->length / 2;"),
+    "the window does not open again": Mutant(
+        "flow.c", "[w->ends.far_nic] -= o->length;", "[w->ends.far_nic] -= o->length / 2;"
+    ),
     "the buffer is given back before the NIC has read it": Mutant("flow.c", "if (e->in_hand)\n        return;\n", ""),
     "a fence gives nothing back": Mutant("flow.c", "    given_back(e, w, w->in_hand);\n    note", "    note"),
     "sends before the peer has begun": Mutant("flow.c", "if (p->far_begun < p->begun ||", "if ("),
