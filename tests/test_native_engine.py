@@ -224,7 +224,7 @@ def test_shares_follow_measured_rates(lib: Any) -> None:
 
 
 def under_way(lib: Any, ground: Ground, window: int) -> int:
-    """The most bytes that rank 0 has on their way to the only NIC of rank 1, by all of its own: looked at many times."""
+    """The most bytes that rank 0 has on their way to the one NIC of rank 1, by all of its own: looked at many times."""
     _, schedule = ground.schedules[0]
     most = 0
     with World(lib, ground, {"seed": 1, "latency_ns": 500}, segment=2048, window=window) as world:
