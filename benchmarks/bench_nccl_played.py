@@ -312,6 +312,7 @@ def page(runs: Sequence[Ran], gpus: int) -> list[str]:
         "`benchmarks/nccl_place.c`, preloaded, names a PCI device for each NIC: NCCL stops where it finds none.",
         "`NCCL_GIN_TYPE=2` keeps NCCL from calls that only Mellanox's own library has.",
         "The first NCCL is torch's own; another one is built from its source, and preloaded (`--newer`).",
+        "Ours is told of the NICs' rates (`OPTCC_RATES`), since a played NIC says 200 Gb/s whatever it does.",
         "",
         f"{next(run.about for run in runs if run.about)}, {gpus} GPUs; {made_with()}",
         "Every result is checked on every rank.",

@@ -41,6 +41,8 @@ enum {
     MOST_CONNECTIONS = 65536
 };
 static const uint64_t LONG_NS = 50000;              /* a round of a link by NCCL's thread after which ours is woken */
+static const uint64_t AGAIN_NS = 5000;              /* NCCL asks after one request after another: of one link its sockets are
+                                                       looked at once in so long, where nothing has been posted meanwhile */
 static const uint64_t ROUND_NS = 100000000;         /* between looks at what is rare */
 static const uint64_t LINGER_NS = UINT64_C(2000000000); /* for the last words */
 static const uint64_t UNUSED_NS = UINT64_C(20000000000); /* a link that nobody uses is closed after so long */
@@ -53,6 +55,7 @@ struct route { /* a link, and who uses it */
     struct connection *first;
     uint32_t connections;
     uint64_t used_ns;
+    uint64_t round_ns; /* its last round */
     int watched, told;
 };
 
@@ -393,6 +396,7 @@ static uint64_t route_progress(struct route *r, uint64_t now_ns, int *moved)
     for (struct connection *c = link_state(r->link) == LINK_OPEN ? r->first : NULL; c; c = c->next)
         *moved |= take_requests(c);
     const uint64_t again_ns = link_progress(r->link, moved);
+    r->round_ns = now_ns;
     const int lost = link_state(r->link) == LINK_LOST;
     tell_lost(r, now_ns);
     if (!r->watched && link_fd(r->link) >= 0) {
@@ -415,8 +419,9 @@ static void help(const struct connection *c)
     if (atomic_load(&plugin.is) != GIVES_WAY || atomic_load(&plugin.waiting) || pthread_mutex_trylock(&plugin.lock))
         return;
     /* Still: our thread counts on what it has armed once it has had the lock. A process that forked has no link. */
-    if (atomic_load(&plugin.is) == GIVES_WAY && c->route && plugin.pid == getpid()) {
-        const uint64_t now_ns = clock_ns();
+    const uint64_t now_ns = clock_ns();
+    const int due = c->route && (c->taken < atomic_load(&c->posted) || now_ns - c->route->round_ns >= AGAIN_NS);
+    if (due && atomic_load(&plugin.is) == GIVES_WAY && plugin.pid == getpid()) {
         (void)route_progress(c->route, now_ns, &moved);
         is_long = clock_ns() - now_ns > LONG_NS;
     }
