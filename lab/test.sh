@@ -13,6 +13,8 @@ fi
 packages=$("${PYTHON:-.venv/bin/python}" -c 'import sys, sysconfig; sys.version_info[:2] == (3, 11) and print(sysconfig.get_path("purelib"))' 2>/dev/null || true)
 mkdir -p out/lab
 [ -e optcc/liboptcc.so ] || python3 native/build.py optcc/liboptcc.so   # with which the guest plans
+[ -e optcc/libnccl-net-optcc.so ] || python3 native/build.py optcc/libnccl-net-optcc.so
+cc -O2 -Inative tests/nccl_harness.c -o out/lab/nccl_harness -ldl -pthread   # plays NCCL; the guest has no compiler
 lab/run.sh --nics "${NICS:-12}" --memory 2G --limit "${LIMIT:-$([ -n "${WHOLE:-}" ] && echo 3600 || echo 1500)}" --results out/lab \
   ${REAL_TIME:+--real-time} ${packages:+--packages "$packages"} -- \
   lab/tests.sh "$@" |

@@ -261,19 +261,25 @@ static int acknowledge(struct peer *p)
     return moved;
 }
 
-static uint32_t window_of(const struct group *g) { return g->process->settings.window_bytes >> g->slow; }
-
 /* How much links are given ahead: enough for their wires, and not so much that what is urgent waits behind it.
  *
  * Over RDMA what is sent next is decided late, by all that is ready and for all links that share the NICs, which tell by
  * their rates when they are free: a link is given what the windows of its wires hold, and all links together a segment for
  * each NIC beyond what wires have taken. With three windows, and a quarter of the slots, calls took 1.08 to 1.2 times as
- * long on played NICs (eight to a node, 500 Mb/s, one run). A link where nothing waits is always given something, so that none waits for another one's peer.
+ * long on played NICs (eight to a node, 500 Mb/s, one run). A link where nothing waits is always given something, so that
+ * none waits for another one's peer.
  *
  * Over TCP the kernel has what a wire was given, and waking up for each segment costs more than that: a link is given
  * three windows of each wire. A plan with slow nodes has more that is urgent: there it is one, and half of one is under
  * way. As over RDMA four whole nodes took 1.42 of the bound, and 1.04 so (4 Gb/s a NIC, 256 MiB, two runs). */
 static int decides_late(const struct group *g) { return g->process->way != WAY_TCP; }
+
+/* Short where a plan has slow nodes. Over RDMA always: with long ones four whole nodes took 1.20 of the bound, and 1.03 so
+ * (soft NICs of 250 Mb/s in virtual time). */
+static uint32_t window_of(const struct group *g)
+{
+    return g->process->settings.window_bytes >> (g->slow || decides_late(g));
+}
 
 static void look_at_links(struct group *g)
 {
@@ -338,13 +344,12 @@ static const struct grant *grant_of(const struct group *g, uint64_t call)
 static uint64_t granted(const struct group *g) { return g->grants ? g->grant[(g->grants - 1) % GRANTS].until : 0; }
 
 /* With the lock. */
-static void set_windows(struct group *g, int slow)
+static void set_windows(const struct group *g, uint32_t bytes)
 {
-    g->slow = slow;
     for (uint32_t n = 0; n < g->nodes; n++) {
         const struct link *link = g->peer[n] ? net_link(g->peer[n]->out) : NULL;
         if (link && link_engine(link))
-            optcc_narrow(link_engine(link), window_of(g));
+            optcc_narrow(link_engine(link), bytes);
     }
 }
 
@@ -357,7 +362,8 @@ static void add_grant(struct group *g, uint32_t plan, uint64_t until, const uint
                  : last->plan == plan && !memcmp(last->node_of, new.node_of, sizeof new.node_of) ? last->number
                                                                                                            : last->number + 1;
     if (!last || new.number != last->number) {
-        set_windows(g, plans_slow(g->process->plans, plan));
+        g->slow = plans_slow(g->process->plans, plan);
+        set_windows(g, window_of(g));
         tell(0, "group of %u nodes, this is node %u: from call %llu on by %s (windows of %u KiB)", g->nodes, g->rank,
              (unsigned long long)new.first, plans_name(g->process->plans, plan), window_of(g) >> 10);
     }
@@ -1253,7 +1259,7 @@ nccl_result_t group_close(void *group)
             *at = g->next;
             break;
         }
-    set_windows(g, 0);
+    set_windows(g, g->process->settings.window_bytes);
     net_unlock();
     tell(0, "group of %u nodes, this is node %u: closed after %llu calls, %.1f MB", g->nodes, g->rank,
          (unsigned long long)atomic_load(&g->ended), (double)g->carried / 1e6);
