@@ -211,8 +211,10 @@ def test_who_comes_to_a_group_in_which_one_has_died_hears_of_it(call: str, when:
         )
         assert [lines[1]["value"] for lines in said[:2]] == [2.0, 2.0]
     else:
-        late = ENDED if when == "waits" else HUB_LEFT
-        assert told == [f"rank 2 failed: {ENDED}", f"rank {2 if when == 'waits' else 0} failed: {late}"]
+        # Who left has ended, too, by the time that a late rank asks on a busy machine.
+        late = [f"rank 2 failed: {ENDED}"] if when == "waits" else [f"rank 0 failed: {HUB_LEFT}", HUB_GONE]
+        assert told[0] == f"rank 2 failed: {ENDED}"
+        assert told[1] in late
 
 
 @pytest.mark.parametrize(("told", "sums"), [(2, [3.0] * 3), (1, [3.0] * 3), (0, [2.0, 2.0, 1.0])])
