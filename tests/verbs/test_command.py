@@ -76,7 +76,8 @@ def test_a_cut_that_hits_nothing_is_exit_status_3_and_json_tells_which(network: 
     assert told["exact"]
     assert not told["conclusive"]
     hit, missed = told["failovers"]
-    assert (hit["nic"], hit["kind"], hit["cause"]) == ("server1/rxe2", "cut", "port event")
+    assert (hit["nic"], hit["kind"]) == ("server1/rxe2", "cut")
+    assert hit["cause"] in ("port event", "completion error")
     assert 0 <= hit["detected_s"] <= hit["resumed_s"]
     assert not VIRTUAL_TIME or hit["resumed_s"] < 0.03
     assert hit["hit"], "whether a chunk was under way then or not"
