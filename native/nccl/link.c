@@ -28,7 +28,7 @@
 
 #define HANDLE_MAGIC UINT32_C(0x0cc70a21)
 #define MEETING_MAGIC UINT32_C(0x0cc70a22)
-enum { LINK_VERSION = 3 };
+enum { LINK_VERSION = 4 };
 enum { SURE_LOOKS = 5 }; /* a NIC of a peer is told after so many looks that agree */
 
 static const uint64_t TRY_NS = UINT64_C(1000000000);  /* for one door */
