@@ -93,6 +93,7 @@ def test_a_liar_is_not_believed(lib: Any) -> None:
 
 
 MUTANTS = {
+    "what a sender says of a message is not kept": Mutant("messages.c", "    r->tag = head->tag;\n", ""),
     "a window that is narrowed stays as it was": Mutant(
         "flow.c", "{ e->config.window_bytes = window_bytes; }", "{ (void)e, (void)window_bytes; }"
     ),
