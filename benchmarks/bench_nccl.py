@@ -38,6 +38,10 @@ SMALL = (8, 4096, 65536)
 """Bytes of AllReduces that should take as long as with stock NCCL."""
 CALLS, CALLS_BROKEN = 5, 8
 """AllReduces of a step, the first of which warms up; and of the one in which a cable is pulled."""
+SAID_GBPS = 10
+"""What virtual Ethernet says of itself, whatever its rate: by it NCCL chooses over its sockets, and so over ours."""
+IN_A_ROW = 200
+"""Small calls, one behind another."""
 STRUCK, AFTER_S = 3, 0.05
 """The call in which it is, and how far into it."""
 JOB_S, GIVEN_UP_S, START_S = 75.0, 15.0, 45.0
@@ -83,12 +87,14 @@ def jobs(plugin: Path, plans: Path) -> list[Job]:
     stock = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "=r0,r1"}
     net = {"NCCL_NET": "optcc", "NCCL_NET_PLUGIN": str(plugin), "NCCL_SOCKET_IFNAME": "=r0", "OPTCC_NICS": "r0,r1"}
     coll = {**net, "NCCL_COLLNET_ENABLE": "1", "OPTCC_PLANS": str(plans), "OPTCC_COLLNET": "always"}
-    healthy = Step(HEALTHY)
+    healthy, small = Step(HEALTHY), Step(HEALTHY, "small")
     return [
-        Job("our CollNet", (Step("exact", "exact"), healthy, Step(HEALTHY, "small")), coll),
+        Job("our CollNet", (Step("exact", "exact"), healthy, small), coll),
         Job("our CollNet", (Step(LAST, parts=slow(3)),), coll, slow(3)),
-        Job("stock ring", (healthy, Step(LAST, parts=slow(3)), Step(TWO, parts=slow(2, 3)), Step(HEALTHY, "small")),
+        Job("stock ring", (healthy, Step(LAST, parts=slow(3)), Step(TWO, parts=slow(2, 3))),
             {**stock, "NCCL_ALGO": "Ring"}),
+        Job("stock", (small,), stock),
+        Job("our ncclNet", (small,), net),
         Job("our CollNet", (Step(CABLE, "cable"),), coll),
         Job("our ncclNet", (healthy, Step(LAST, parts=slow(3)), Step("exact", "exact"), Step(CABLE, "cable")),
             {**net, "NCCL_ALGO": "Ring"}),
@@ -256,7 +262,19 @@ class Rank:
                 say(step=number, nbytes=nbytes, call=call, start=start, end=end, exact=torch.equal(buffer, expected))
 
     def small(self, number: int) -> None:
+        """Calls that begin when all ranks have met; and one behind another, as nccl-tests times them."""
         self.times(number, SMALL, 40)
+        for nbytes in SMALL:
+            buffer = self.torch.full((nbytes // 4,), self.rank, dtype=self.torch.float32, device=self.device)
+            for calls in (IN_A_ROW // 5, IN_A_ROW):
+                self.torch.cuda.synchronize()
+                self.meet()
+                start = time.monotonic()
+                for _ in range(calls - 1):
+                    self.dist.all_reduce(buffer, self.dist.ReduceOp.MAX)
+                self.reduce(buffer, self.dist.ReduceOp.MAX)
+                took = (time.monotonic() - start) / calls
+            say(step=number, row=nbytes, took=took, exact=bool((buffer == NODES - 1).all()))
 
     def cable(self, number: int) -> None:
         self.times(number, (64 * MIB,), CALLS_BROKEN, breaks=True)
@@ -291,10 +309,12 @@ class Rank:
 
 @dataclass
 class Ran:
-    """What came of a job. seconds : (step, bytes) -> of each call; took : how it went, in words, empty: well"""
+    """What came of a job. seconds : (step, bytes) -> of each call; rows : of one of a row, of the slowest rank;
+    trouble : how it went, in words, empty: well"""
 
     job: Job
     seconds: dict[tuple[int, int], list[float]]
+    rows: dict[tuple[int, int], float]
     wrong: int
     cases: int
     trouble: str
@@ -307,7 +327,8 @@ def start(rank: int, job: Job, names: Sequence[str], gbps: float, folder: Path) 
         **os.environ, **job.environment, "NCCL_HOSTID": f"node{rank}", "NCCL_IB_DISABLE": "1", "NCCL_NVLS_ENABLE": "0",
         "NCCL_SOCKET_FAMILY": "AF_INET", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_SUBSYS": "INIT,NET,ENV,TUNING",
         "NCCL_DEBUG_FILE": str(folder / f"nccl-{rank}"), "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
-        "OPTCC_RATES": ",".join([f"{gbps * part:g}"] * NICS), "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+        "OPTCC_RATES": ",".join([f"{SAID_GBPS * part:g}"] * NICS),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
     }  # fmt: skip
     command = ["nsenter", f"--net=/run/netns/{names[rank]}", sys.executable, __file__, "--rank", str(rank)]
     with (folder / f"out-{rank}").open("wb") as out, (folder / f"err-{rank}").open("wb") as err:
@@ -349,6 +370,11 @@ def read(job: Job, codes: Sequence[int | None], folder: Path) -> Ran:
         if len(ranks) == NODES:
             took = max(line["end"] for line in ranks) - min(line["start"] for line in ranks)
             seconds.setdefault(key[:2], []).append(took)
+    rows: dict[tuple[int, int], float] = {}
+    for line in lines:
+        if "row" in line:
+            row = line["step"], line["row"]
+            rows[row] = max(rows.get(row, 0.0), line["took"])
     trouble = []
     if any(codes):
         stuck = " (a call did not end)" if any("stuck" in line for line in lines) else ""
@@ -372,6 +398,7 @@ def read(job: Job, codes: Sequence[int | None], folder: Path) -> Ran:
     return Ran(
         job,
         seconds,
+        rows,
         wrong=sum(line.get("exact") is False for line in lines) + sum(line.get("wrong", 0) for line in lines),
         cases=sum(line.get("cases", 0) for line in lines),
         trouble="; ".join(trouble),
@@ -425,13 +452,21 @@ def page(runs: Sequence[Ran], gbps: float, command: str) -> list[str]:
             if step.kind == "cable":
                 calls = " ".join(f"{took * 1e3:.0f}" for took in run.seconds.get((number, 64 * MIB), []))
                 lines.append(f"| {run.job.contender} | {calls} | {result(run)} |")
-    lines += ["", "## Small calls, healthy", "", f"| contender | {' | '.join(f'{n} bytes, us' for n in SMALL)} |"]
-    lines.append("|---|" + "---|" * len(SMALL))
+    lines += [
+        "", "## Small calls, healthy", "",
+        "NCCL chooses its algorithm. Alone: all ranks meet, and begin within a millisecond, which counts.",
+        f"In a row: one of {IN_A_ROW}, one behind another, as nccl-tests times them, on the slowest rank.", "",
+    ]  # fmt: skip
+    lines.append(f"| contender | {' | '.join(f'{n} bytes alone, us | in a row, us' for n in SMALL)} |")
+    lines.append("|---|" + "---|---|" * len(SMALL))
     for run in runs:
         for number, step in enumerate(run.job.steps):
             if step.kind == "small":
-                took = [median(run.seconds.get((number, n), [])[1:] or [float("nan")]) * 1e6 for n in SMALL]
-                lines.append(f"| {run.job.contender} | {' | '.join(f'{one:.0f}' for one in took)} |")
+                nan = float("nan")
+                alone = [median(run.seconds.get((number, n), [])[1:] or [nan]) for n in SMALL]
+                row = [run.rows.get((number, n), nan) for n in SMALL]
+                took = [f"{one * 1e6:.0f} | {other * 1e6:.0f}" for one, other in zip(alone, row, strict=True)]
+                lines.append(f"| {run.job.contender} | {' | '.join(took)} |")
     lines += ["", "## All types and operations", ""]
     for run in runs:
         if run.cases:

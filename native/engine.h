@@ -196,6 +196,8 @@ struct optcc_config {
     uint64_t knock_ns;      /* first pause before a lost wire is tried again; doubles, up to 16 times as long */
     uint64_t return_ns;     /* a peer that owes something and does not answer by any wire for so long is given up */
     uint64_t alone_ns;      /* likewise where no wire leads to it; 0: as return_ns */
+    uint64_t ack_ns;        /* short segments are acknowledged so much later at the most, by what is sent meanwhile; 0: at
+                               once, as who waits until all is acknowledged wants it */
     uint64_t spin_ns;       /* `optcc_wait` looks for so long before it sleeps */
     uint64_t yields;        /* after so many looks in a row that find nothing each further one gives the processor to
                                others that want it; 0: it does so now and then */

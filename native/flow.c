@@ -54,6 +54,8 @@ enum {
     MOST_KNOCKS = 16, /* the pause between knocks grows to so many times the first */
     SMOOTH = 4,       /* of a measured pace a new value counts one part in so many */
     PATIENCE = 256,   /* rounds of `optcc_wait` from one look at `watch` and the limit to the next */
+    MOST_OWED = 4,    /* segments that wait to be acknowledged: over RDMA a wire has receives for seven at the least */
+    OWED_PART = 8,    /* and no more bytes than this part of a window: what fills windows is acknowledged at once */
     NOTES = 1024      /* kept until they are read; the oldest go */
 };
 static const uint64_t NAP_NS = 1000000; /* at most, between two looks at `watch`: who speaks there is heard so late */
@@ -113,7 +115,9 @@ struct wire {
     uint32_t cause;             /* of its last loss: enum optcc_cause */
     uint64_t moving;            /* bytes that it has lost and that are to go again by others */
     uint64_t refused;           /* the `fill` in which it took no segment; it is asked once in each */
-    int owes_ack, moves;        /* moves: MOVED is still to be noted */
+    uint32_t owed;              /* segments that it brought and that no frame of it has acknowledged, */
+    uint64_t owed_bytes, owed_ns; /* their bytes, and since when */
+    int moves;                  /* MOVED is still to be noted */
 };
 
 struct optcc_engine {
@@ -146,6 +150,8 @@ struct optcc_engine {
     struct optcc_counters counters;
 };
 
+static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 /* ---- noting ------------------------------------------------------------------------------------------------------ */
 
 static void note(struct optcc_engine *e, const struct wire *w, enum optcc_noted noted, uint64_t bytes)
@@ -162,6 +168,26 @@ static void note_moved(struct optcc_engine *e)
             e->wire[i].moves = 0;
             e->movers--;
         }
+}
+
+/* ---- acknowledging ----------------------------------------------------------------------------------------------- */
+
+static void owe(struct optcc_engine *e, struct wire *w, uint32_t segments, uint64_t bytes)
+{
+    if (!w->owed)
+        w->owed_ns = e->now_ns;
+    w->owed += segments;
+    w->owed_bytes += bytes;
+    e->owing = 1;
+}
+
+static void owes_nothing(struct wire *w) { w->owed = 0, w->owed_bytes = 0; }
+
+/* When what has come by a wire is to be acknowledged, if no frame goes by it before. */
+static uint64_t owed_until(const struct optcc_engine *e, const struct wire *w)
+{
+    const int waits = w->owed < MOST_OWED && w->owed_bytes < e->config.window_bytes / OWED_PART;
+    return w->owed_ns + (waits ? e->config.ack_ns : 0);
 }
 
 /* ---- saying ------------------------------------------------------------------------------------------------------ */
@@ -186,7 +212,7 @@ static void tell(struct optcc_engine *e, struct wire *w, enum optcc_kind kind, u
         head.seq = e->peer[w->ends.peer].sign;
     /* A frame that cannot be posted is one that is lost: it is said again, or DIED follows. */
     if (e->wires->post(e->self, w->index, &head, NULL, 0) == OPTCC_OK)
-        w->owes_ack = 0;
+        owes_nothing(w);
 }
 
 static void tell_by_all(struct optcc_engine *e, struct peer *p, enum optcc_kind kind, uint32_t word)
@@ -362,7 +388,7 @@ static int send(struct optcc_engine *e, struct peer *p, struct wire *w, struct o
     e->in_hand++;
     if (e->source->given)
         e->source->given(e->program, piece->send, w->ends.lane);
-    w->owes_ack = 0;
+    owes_nothing(w);
     o->wire = w->index;
     o->order = w->order++;
     o->is = FLYING;
@@ -531,7 +557,7 @@ static uint32_t leave(struct optcc_engine *e, struct wire *w, const struct optcc
     }
     go(e, w, OPTCC_FENCING);
     w->called = w->knocked = 0;
-    w->owes_ack = 0;
+    owes_nothing(w);
     w->pause_ns = e->config.knock_ns;
     e->wires->fence(e->self, w->index);
     notice(e, &e->peer[w->ends.peer], w);
@@ -692,7 +718,7 @@ static void release(struct optcc_engine *e, uint32_t wire, uint64_t held)
 }
 
 /* A segment is taken in, and its payload is read no more. */
-static void landed(struct optcc_engine *e, struct peer *p, uint64_t seq, uint32_t answer)
+static void landed(struct optcc_engine *e, struct peer *p, uint64_t seq, uint32_t answer, uint64_t bytes)
 {
     struct wire *w = &e->wire[answer];
     const uint64_t place = seq % OPTCC_SPAN;
@@ -705,7 +731,7 @@ static void landed(struct optcc_engine *e, struct peer *p, uint64_t seq, uint32_
     e->happened++;
     e->counters.landed_segments++;
     if (w->state == OPTCC_UP || w->state == OPTCC_DOUBTED)
-        w->owes_ack = e->owing = 1;
+        owe(e, w, 1, bytes);
     else
         hello(e, p);
 }
@@ -728,7 +754,7 @@ static int take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, 
         if (near && p->taking[place / 64] & mark)
             p->coming[place].answer = w->index;
         else
-            w->owes_ack = 1;
+            owe(e, w, MOST_OWED, 0);
         return 0;
     }
     if (!near || !e->program || f->operation != p->begun || !p->to_come || (!held && is_late(e))) {
@@ -745,7 +771,7 @@ static int take_segment(struct optcc_engine *e, struct peer *p, struct wire *w, 
     switch (e->source->land(e->program, p->rank, f, payload, name, at_ns)) {
     case OPTCC_OK:
         p->quiet = 0;
-        landed(e, p, f->seq, w->index);
+        landed(e, p, f->seq, w->index, f->length);
         return 0;
     case OPTCC_AGAIN:
         p->quiet = 0;
@@ -770,7 +796,7 @@ static void take_in(struct optcc_engine *e)
         const uint64_t seq = name & ((UINT64_C(1) << SEQ_BITS) - 1), place = seq % OPTCC_SPAN;
         p->taking[place / 64] &= ~(UINT64_C(1) << (place % 64));
         release(e, p->coming[place].wire, p->coming[place].held);
-        landed(e, p, seq, p->coming[place].answer);
+        landed(e, p, seq, p->coming[place].answer, e->config.window_bytes);
     }
     if (result == OPTCC_LOST)
         give_up(e, e->config.rank);
@@ -1089,15 +1115,23 @@ static void finish_if_done(struct optcc_engine *e)
     e->program = NULL;
 }
 
-static void say_what_has_landed(struct optcc_engine *e)
+/* Returns when it has to be called again. */
+static uint64_t say_what_has_landed(struct optcc_engine *e)
 {
+    uint64_t again_ns = UINT64_MAX;
     e->owing = 0;
     for (uint32_t i = 0; i < e->config.wires; i++) {
         struct wire *w = &e->wire[i];
-        if (w->owes_ack && (w->state == OPTCC_UP || w->state == OPTCC_DOUBTED))
+        const uint64_t until_ns = owed_until(e, w);
+        if (!w->owed)
+            continue;
+        if (e->now_ns < until_ns)
+            again_ns = least(again_ns, until_ns);
+        else if (w->state == OPTCC_UP || w->state == OPTCC_DOUBTED)
             tell(e, w, OPTCC_HELLO, 0);
-        e->owing |= w->owes_ack; /* next time, then */
+        e->owing |= w->owed > 0; /* next time, then */
     }
+    return again_ns;
 }
 
 uint64_t optcc_progress(struct optcc_engine *e)
@@ -1117,7 +1151,6 @@ uint64_t optcc_progress(struct optcc_engine *e)
         case OPTCC_FRAME:
             if (!hear(e, &event))
                 release(e, event.wire, event.held);
-            e->owing |= w->owes_ack;
             break;
         case OPTCC_LEFT:
             if (w->in_hand) {
@@ -1151,13 +1184,12 @@ uint64_t optcc_progress(struct optcc_engine *e)
         fill(e);
     if (e->movers)
         note_moved(e);
-    if (e->owing)
-        say_what_has_landed(e);
+    const uint64_t owed_ns = e->owing ? say_what_has_landed(e) : UINT64_MAX;
     finish_if_done(e);
     if (taken == NEWS)
         return e->now_ns;
     const uint64_t due = due_ns(e), look_ns = e->program || e->unwell ? e->look_ns : UINT64_MAX;
-    return due < UINT64_MAX && e->now_ns + due < look_ns ? e->now_ns + due : look_ns;
+    return least(least(look_ns, owed_ns), due < UINT64_MAX ? e->now_ns + due : UINT64_MAX);
 }
 
 int optcc_test(const struct optcc_engine *e, uint32_t *lost_rank)
@@ -1185,8 +1217,6 @@ uint64_t optcc_now(void *self)
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (uint64_t)t.tv_sec * UINT64_C(1000000000) + (uint64_t)t.tv_nsec;
 }
-
-static uint64_t least(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 /* `optcc_wait`, but for `notes`. */
 static int wait_until(struct optcc_engine *e, const struct optcc_until *until)

@@ -3,8 +3,9 @@
  * A stream carries messages one way; its n-th send meets its n-th receive. There are many streams of each way between
  * two ranks. The sending end opens one to a port, a number that the receiving end knows, and the receiving end takes it.
  *
- * Nothing is sent before the receiver has named its buffer: a receive that is posted is told by a credit. A send that has
- * its credit goes in segments, each placed where it belongs; each says how long the whole message is.
+ * Nothing is sent before the receiver has named its buffer: a receive that is posted is told by a credit, and those that
+ * follow it, with as much room, by the same one until it is sent. A send that has its credit goes in segments, each
+ * placed where it belongs; each says how long the whole message is.
  *
  * What is sent is a letter: a message of the caller's, or a record of ours (a credit, or that a stream is opened, closed,
  * or closed here, too). Records go before messages, messages in the order in which their credits came. The flow brings
@@ -52,8 +53,8 @@ struct letter {
 };
 
 struct record { /* what travels, little-endian */
-    uint64_t number; /* CREDIT: of the message; OPEN: the port */
-    uint64_t room;   /* CREDIT: bytes of the buffer */
+    uint64_t number;      /* CREDIT: of the first message; OPEN: the port */
+    uint32_t room, count; /* CREDIT: bytes of each buffer, and how many messages */
 };
 
 struct offer { /* a credit that has come */
@@ -79,6 +80,7 @@ struct stream {
     int far_closed;      /* receiving end: CLOSE has come */
     uint64_t port, turn; /* turn: of streams that want to be taken, the lowest is the oldest */
     uint64_t next;       /* number of the next send or receive */
+    uint32_t credit;     /* receiving end: place of the letter with the last credit */
     uint32_t unacked;    /* segments sent and not acknowledged */
     struct letter letter[PLACES];
     struct record record[PLACES];
@@ -168,10 +170,10 @@ static uint32_t segment_length(const struct optcc_messages *m, uint64_t length, 
 }
 
 static void write_record(struct optcc_messages *m, enum side side, uint32_t stream, uint32_t place, enum kind kind,
-                         uint64_t number, uint64_t room)
+                         uint64_t number, uint32_t room)
 {
     struct stream *s = m->stream[side][stream];
-    s->record[place] = (struct record){number, room};
+    s->record[place] = (struct record){number, room, 1};
     s->letter[place] = (struct letter){.bytes = (const unsigned char *)&s->record[place], .length = sizeof(struct record),
                                        .segments = 1, .kind = (uint8_t)kind};
     enlist(m, index_of(m, side, stream, place));
@@ -358,7 +360,14 @@ int optcc_receive(struct optcc_messages *m, uint32_t stream, void *bytes, uint64
     *r = (struct receive){.bytes = bytes, .room = room, .is = POSTED};
     memset(s->came + (uint64_t)place * m->words, 0, m->words * sizeof *s->came);
     *number = s->next++;
-    write_record(m, RECEIVING, stream, place, CREDIT, *number, room);
+    const struct letter *const last = &s->letter[s->credit];
+    struct record *const told = &s->record[s->credit];
+    if (last->is == LISTED && last->kind == CREDIT && told->number + told->count == *number && told->room == room) {
+        told->count++; /* nothing has been sent of it yet */
+        return OPTCC_OK;
+    }
+    s->credit = place;
+    write_record(m, RECEIVING, stream, place, CREDIT, *number, (uint32_t)room);
     return OPTCC_OK;
 }
 
@@ -428,11 +437,18 @@ static int land_credit(struct optcc_messages *m, uint32_t stream, uint32_t place
     struct stream *s = m->stream[SENDING][stream];
     if (s && s->is == CLOSING)
         return OPTCC_OK;
-    if (!s || s->is != OPENED || place >= OPTCC_DEPTH || s->offer[place].here ||
-        record->number != s->offer[place].number)
+    if (!s || s->is != OPENED || place >= OPTCC_DEPTH || !record->count || record->count > OPTCC_DEPTH)
         return OPTCC_BAD;
-    s->offer[place] = (struct offer){.number = record->number + OPTCC_DEPTH, .room = record->room, .here = 1};
-    meet(m, stream, place);
+    for (uint32_t i = 0; i < record->count; i++) {
+        const struct offer *const offer = &s->offer[(place + i) % OPTCC_DEPTH];
+        if (offer->here || offer->number != record->number + i)
+            return OPTCC_BAD;
+    }
+    for (uint32_t i = 0; i < record->count; i++) {
+        const uint32_t at = (place + i) % OPTCC_DEPTH;
+        s->offer[at] = (struct offer){.number = record->number + i + OPTCC_DEPTH, .room = record->room, .here = 1};
+        meet(m, stream, at);
+    }
     return OPTCC_OK;
 }
 

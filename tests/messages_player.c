@@ -320,11 +320,11 @@ static void strike(struct optcc_world *world, uint64_t *random, uint32_t nics, u
     }
 }
 
-static struct optcc_config config_of(uint32_t rank, uint64_t suspect_ns)
+static struct optcc_config config_of(uint32_t rank, uint64_t suspect_ns, uint64_t ack_ns)
 {
     return (struct optcc_config){.rank = rank, .ranks = 2, .segment_bytes = SEGMENT, .window_bytes = WINDOW, .job = 99,
                                  .suspect_ns = suspect_ns, .grace_ns = suspect_ns / 2, .knock_ns = suspect_ns / 4,
-                                 .return_ns = 2000 * suspect_ns};
+                                 .return_ns = 2000 * suspect_ns, .ack_ns = ack_ns};
 }
 
 int play_messages(uint64_t seed, struct outcome *outcome);
@@ -350,10 +350,11 @@ int play_messages(uint64_t seed, struct outcome *outcome)
     make_plans(&match, &random);
     const uint64_t queue_ns = 3 * (WINDOW + SEGMENT) * 2;
     const uint64_t suspect_ns = 4 * queue_ns + 20 * (weather.latency_ns + weather.jitter_ns) + 1000;
+    const uint64_t ack_ns = below(&random, 2) ? suspect_ns / 20 : 0;
     struct optcc_messages_config config = {.streams = 8, .segment_bytes = SEGMENT, .most_bytes = MOST};
     struct optcc_engine *engine[2];
     for (uint32_t rank = 0; rank < 2; rank++) {
-        struct optcc_config own = config_of(rank, suspect_ns);
+        struct optcc_config own = config_of(rank, suspect_ns, ack_ns);
         struct player *player = &match.player[rank];
         config.peer = 1 - rank;
         *player = (struct player){.match = &match, .rank = rank, .random = seed ^ (rank + 1) * 12345,
@@ -416,7 +417,7 @@ uint64_t lie_in_messages(uint64_t seed, uint64_t count, uint64_t *believed);
 uint64_t lie_in_messages(uint64_t seed, uint64_t count, uint64_t *believed)
 {
     const struct optcc_weather weather = {.seed = seed, .latency_ns = 1000};
-    const struct optcc_config own = config_of(0, 1000000);
+    const struct optcc_config own = config_of(0, 1000000, 0);
     const struct optcc_messages_config config = {.peer = 1, .streams = 4, .segment_bytes = SEGMENT, .most_bytes = MOST};
     struct optcc_world *world = optcc_world_open(2, &weather);
     struct liar liar = {.random = seed};
@@ -479,7 +480,10 @@ uint64_t lie_in_messages(uint64_t seed, uint64_t count, uint64_t *believed)
         if (!length || length > SEGMENT)
             length = 1 + length % SEGMENT;
         optcc_count(liar.engine, &before);
-        say(&liar, row, word, offset, junk, (uint32_t)length, liar.seq);
+        /* What a record says: as credits no number that can be, with a length that can. */
+        const uint64_t record[2] = {draw(&liar.random) | 1024, below(&liar.random, 2 * OPTCC_DEPTH) << 32 | SEGMENT};
+        say(&liar, row, word, offset, row >> 28 && length == sizeof record ? (const void *)record : junk, (uint32_t)length,
+            liar.seq);
         optcc_count(liar.engine, &after);
         if (after.landed_segments > before.landed_segments) {
             *believed += 1;
@@ -506,4 +510,105 @@ uint64_t lie_in_messages(uint64_t seed, uint64_t count, uint64_t *believed)
     optcc_world_close(world);
     optcc_messages_close(messages);
     return wrong;
+}
+
+/* ---- how soon what has come is acknowledged ---------------------------------------------------------------------- */
+
+struct acknowledged {
+    uint64_t frames, by_messages; /* that acknowledge and do nothing else; messages of our own, which do it as well */
+    uint64_t latest_ns;           /* from when a segment came to the frame */
+};
+
+struct listener { /* the wires of an engine that nobody else runs */
+    struct optcc_engine *engine;
+    struct acknowledged *found;
+    uint64_t now_ns, came_ns;
+    uint32_t left; /* payloads to be given back */
+};
+
+static uint64_t listener_now(void *self) { return ((struct listener *)self)->now_ns; }
+
+static uint32_t listener_room(void *self, uint32_t nic) { return (void)self, (void)nic, 1; }
+
+static int listener_post(void *self, uint32_t wire, const struct optcc_frame *head, const void *payload, uint64_t ready_ns)
+{
+    struct listener *l = self;
+    (void)wire, (void)ready_ns;
+    if (l->came_ns && payload && head->row >> 28 == 0)
+        l->found->by_messages++;
+    if (l->came_ns && head->kind == OPTCC_HELLO) {
+        l->found->frames++;
+        if (l->now_ns - l->came_ns > l->found->latest_ns)
+            l->found->latest_ns = l->now_ns - l->came_ns;
+    }
+    l->left += payload != NULL;
+    return OPTCC_OK;
+}
+
+static void listener_poll(void *self, struct optcc_event *event)
+{
+    struct listener *l = self;
+    *event = (struct optcc_event){.news = l->left ? OPTCC_LEFT : OPTCC_NOTHING};
+    l->left -= l->left > 0;
+}
+
+static void listener_fence(void *self, uint32_t wire) { (void)self, (void)wire; }
+
+static int listener_renew(void *self, uint32_t wire) { return (void)self, (void)wire, OPTCC_LOST; }
+
+/* `count` messages of `length` bytes come, one `every` so many nanoseconds; `sends`: as many of our own go, each after one
+ * has come. */
+int acknowledge_messages(uint64_t count, uint64_t length, uint64_t every, uint64_t ack_ns, uint64_t sends,
+                         struct acknowledged *found);
+int acknowledge_messages(uint64_t count, uint64_t length, uint64_t every, uint64_t ack_ns, uint64_t sends,
+                         struct acknowledged *found)
+{
+    static const struct optcc_wires LISTENER = {listener_now, listener_room, listener_post, listener_poll, listener_fence,
+                                                listener_renew, NULL, NULL, NULL};
+    const struct optcc_wire wire = {.peer = 1};
+    struct optcc_config own = config_of(0, 1000000000, ack_ns);
+    const struct optcc_messages_config config = {.peer = 1, .streams = 4, .segment_bytes = SEGMENT, .most_bytes = MOST};
+    struct listener l = {.found = found, .now_ns = 1000};
+    struct liar peer = {0};
+    struct optcc_messages *messages;
+    static unsigned char bytes[MOST], buffer[OPTCC_DEPTH][MOST];
+    uint32_t stream, out;
+    uint64_t number;
+    own.nics = own.wires = 1;
+    *found = (struct acknowledged){0};
+    if (count > OPTCC_DEPTH || length > SEGMENT || optcc_messages_open(&config, &messages) != OPTCC_OK ||
+        optcc_open(&own, &wire, &LISTENER, &l, &l.engine) != OPTCC_OK ||
+        optcc_begin_messages(l.engine, messages) != OPTCC_OK)
+        return 1;
+    peer.engine = l.engine;
+    const uint64_t open[2] = {5, 0}, credit[2] = {0, count << 32 | MOST};
+    say(&peer, 2u << 28, 0, 0, open, sizeof open, peer.seq++);
+    if (optcc_stream_take(messages, 5, &stream) != OPTCC_OK || optcc_stream_open(messages, 6, &out) != OPTCC_OK)
+        return 1;
+    for (uint64_t i = 0; i < count; i++)
+        if (optcc_receive(messages, stream, buffer[i], length, &number) != OPTCC_OK)
+            return 1;
+    optcc_progress(l.engine);
+    say(&peer, 1u << 28 | out << 8, 0, 0, credit, sizeof credit, peer.seq++);
+    l.now_ns += ack_ns;
+    optcc_progress(l.engine); /* so all that is older is acknowledged */
+    for (uint64_t i = 0; i < count; i++) {
+        l.now_ns += every;
+        l.came_ns = 0;
+        optcc_progress(l.engine); /* which tells it the time */
+        l.came_ns = l.now_ns;
+        say(&peer, stream << 8 | (uint32_t)i, (uint32_t)length, 0, bytes, (uint32_t)length, peer.seq++);
+        if (sends && optcc_send(messages, out, bytes, length, (struct optcc_tag){0}, &number) != OPTCC_OK)
+            return 1;
+        const uint64_t next_ns = l.now_ns + every;
+        for (uint64_t again_ns = optcc_progress(l.engine); again_ns < next_ns; again_ns = optcc_progress(l.engine)) {
+            if (again_ns == l.now_ns)
+                return 1;
+            l.now_ns = again_ns;
+        }
+        l.now_ns = next_ns - every;
+    }
+    optcc_close(l.engine);
+    optcc_messages_close(messages);
+    return 0;
 }

@@ -50,12 +50,26 @@ class Outcome(ctypes.Structure):
         return {name: getattr(self, name) for name in (*WRONG, "unfinished", *COUNTS, *FLOWS)}
 
 
+class Acknowledged(ctypes.Structure):
+    """`struct acknowledged` of the player."""
+
+    _fields_ = [(name, c_uint64) for name in ("frames", "by_messages", "latest_ns")]
+
+
 def load(library: Path) -> Any:
     lib = ctypes.CDLL(str(library))
     lib.play_messages.argtypes = c_uint64, ctypes.POINTER(Outcome)
     lib.lie_in_messages.argtypes = c_uint64, c_uint64, ctypes.POINTER(c_uint64)
     lib.lie_in_messages.restype = c_uint64
+    lib.acknowledge_messages.argtypes = *[c_uint64] * 5, ctypes.POINTER(Acknowledged)
     return lib
+
+
+def acknowledged(lib: Any, count: int, length: int, every: int, ack_ns: int, sends: bool = False) -> Acknowledged:
+    """How `count` messages of `length` bytes are acknowledged that come `every` so many nanoseconds."""
+    found = Acknowledged()
+    assert lib.acknowledge_messages(count, length, every, ack_ns, sends, byref(found)) == 0
+    return found
 
 
 def play(lib: Any, seed: int) -> Outcome:
@@ -92,6 +106,22 @@ def test_a_liar_is_not_believed(lib: Any) -> None:
     assert believed.value > 100
 
 
+def waits_as_it_should(lib: Any) -> bool:
+    """Short messages are acknowledged together or late, and by what is sent meanwhile; long ones at once."""
+    late = 100_000
+    for ack_ns, short, frames in ((0, True, 8), (late, True, 2), (late, False, 8)):
+        found = acknowledged(lib, 8, 16 if short else 512, 10_000, ack_ns)
+        if (found.frames, found.by_messages) != (frames, 0) or (frames == 8 and found.latest_ns):
+            return False
+    rare = acknowledged(lib, 8, 16, 10 * late, late)
+    busy = acknowledged(lib, 8, 16, 10_000, late, sends=True)
+    return (rare.frames, rare.latest_ns) == (8, late) and busy.frames == 0 and busy.by_messages == 8
+
+
+def test_short_messages_are_acknowledged_together_or_late(lib: Any) -> None:
+    assert waits_as_it_should(lib)
+
+
 MUTANTS = {
     "what a sender says of a message is not kept": Mutant("messages.c", "    r->tag = head->tag;\n", ""),
     "a window that is narrowed stays as it was": Mutant(
@@ -119,7 +149,25 @@ MUTANTS = {
     "a stream is used again before all is acknowledged": Mutant(
         "messages.c", "if (s->is != CLOSING || s->unacked ||", "if (s->is != CLOSING ||"
     ),
-    "a credit counts for any message": Mutant("messages.c", "record->number != s->offer[place].number)", "0)"),
+    "a credit counts for any message": Mutant("messages.c", "|| offer->number != record->number + i)", ")"),
+    "a credit grows after it has been sent": Mutant(
+        "messages.c", "if (last->is == LISTED && ", "if (last->is != IDLE && "
+    ),
+    "a credit promises as much room as the one before": Mutant(
+        "messages.c", "== *number && told->room == room)", "== *number)"
+    ),
+    "a credit says one message": Mutant("messages.c", "        told->count++; /*", "        /*"),
+    "what waits is never acknowledged": Mutant(
+        "flow.c",
+        "        if (e->now_ns < until_ns)\n            again_ns",
+        "        if (w->owed < MOST_OWED)\n            again_ns",
+    ),
+    "acknowledgements that wait do not say until when": Mutant(
+        "flow.c", "return least(least(look_ns, owed_ns),", "return least(look_ns,"
+    ),
+    "long segments wait to be acknowledged": Mutant(
+        "flow.c", "window_bytes / OWED_PART;", "window_bytes * OWED_PART;"
+    ),
     "what is lost on a wire is held for ever": Mutant(
         "flow.c", "given_back(e, w, w->in_hand);", "e->in_hand -= w->in_hand;\n    w->in_hand = 0;"
     ),
@@ -130,6 +178,8 @@ def find(library: Path, seeds: int) -> None:
     lib = load(library)
     faulthandler.disable()
     believed = c_uint64()
+    if not waits_as_it_should(lib):
+        sys.exit(1)
     for seed in range(seeds):
         if play(lib, seed).fault or lib.lie_in_messages(seed, 300, byref(believed)):
             sys.exit(1)

@@ -621,7 +621,7 @@ MUTANTS = {
     "the buffer is given back while jobs run": Mutant(
         "flow.c", "!e->program || due_ns(e) != UINT64_MAX", "!e->program"
     ),
-    "nobody asks for jobs again": Mutant("flow.c", "return due < UINT64_MAX && e->now_ns", "return 0 && e->now_ns"),
+    "nobody asks for jobs again": Mutant("flow.c", "due < UINT64_MAX ? e->now_ns + due : UINT64_MAX", "UINT64_MAX"),
     "a job that has begun is done": Mutant("program.c", "if (ended != OPTCC_OK)", "if (0)"),
     "a kept row counts when its folds begin": Mutant(
         "program.c", "if (give(p, &w))\n        p->receive", "give(p, &w);\n        p->receive"

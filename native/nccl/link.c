@@ -28,13 +28,15 @@
 
 #define HANDLE_MAGIC UINT32_C(0x0cc70a21)
 #define MEETING_MAGIC UINT32_C(0x0cc70a22)
-enum { LINK_VERSION = 4 };
+enum { LINK_VERSION = 5 };
 enum { SURE_LOOKS = 5 }; /* a NIC of a peer is told after so many looks that agree */
 
 static const uint64_t TRY_NS = UINT64_C(1000000000);  /* for one door */
 static const uint64_t GUEST_NS = UINT64_C(3000000000); /* for who is at a door */
 static const uint64_t PAUSE_NS = 20000000;            /* before the first door is tried again */
 static const uint64_t LEFT_NS = UINT64_C(2000000000); /* after the end of a process its last words have come */
+static const uint64_t ACK_NS = 100000;                /* short messages are acknowledged so late: some hops of a ring, of
+                                                          which each brings an acknowledgement with it */
 static const uint64_t QUIET_NS = 20000000;            /* datagrams that nothing has followed for so long have left */
 enum { /* of queue pairs */
     AHEAD = 16,                /* payloads that a NIC may have: with 4 one of 10 Gb/s was idle, with 64 urgent ones wait */
@@ -307,7 +309,8 @@ static int open_engine(struct link *l, const struct offer *first, const struct o
     }
     const struct optcc_config config = {
         .segment_bytes = s->segment_bytes, .window_bytes = s->window_bytes, .job = far->process ^ l->process->id,
-        .suspect_ns = s->suspect_ns, .grace_ns = s->suspect_ns / 2, .knock_ns = s->suspect_ns, .return_ns = s->return_ns};
+        .suspect_ns = s->suspect_ns, .grace_ns = s->suspect_ns / 2, .knock_ns = s->suspect_ns, .return_ns = s->return_ns,
+        .ack_ns = ACK_NS};
     const struct optcc_messages_config messages = {.peer = 1 - l->rank, .streams = MOST_STREAMS,
                                                    .segment_bytes = s->segment_bytes,
                                                    .most_bytes = (uint64_t)MOST_SEGMENTS * s->segment_bytes};

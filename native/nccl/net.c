@@ -43,6 +43,8 @@ enum {
 static const uint64_t LONG_NS = 50000;              /* a round of a link by NCCL's thread after which ours is woken */
 static const uint64_t AGAIN_NS = 5000;              /* NCCL asks after one request after another: of one link its sockets are
                                                        looked at once in so long, where nothing has been posted meanwhile */
+static const uint64_t HOLD_NS = 20000;              /* receives that NCCL posts one after another are told together: so
+                                                       much later at the most, and at once where the sender has none */
 static const uint64_t ROUND_NS = 100000000;         /* between looks at what is rare */
 static const uint64_t LINGER_NS = UINT64_C(2000000000); /* for the last words */
 static const uint64_t UNUSED_NS = UINT64_C(20000000000); /* a link that nobody uses is closed after so long */
@@ -68,6 +70,7 @@ struct connection {
     int receiving;
     _Atomic uint64_t posted;
     uint64_t taken, oldest; /* of requests; the oldest that may not be done */
+    uint64_t held_ns;       /* since when receives are held; 0: none is */
     struct request request[OPTCC_DEPTH];
 };
 
@@ -218,12 +221,18 @@ void request_end(struct request *r, nccl_result_t result, uint64_t bytes)
     atomic_store_explicit(&r->is, result == NCCL_SUCCESS ? ENDED : FAILED, memory_order_release);
 }
 
-/* Requests that NCCL has left, into the stream. */
-static int take_requests(struct connection *c)
+/* Requests that NCCL has left, into the stream. Returns when those that are held are to be taken; UINT64_MAX: none is. */
+static uint64_t take_requests(struct connection *c, uint64_t now_ns, int *moved)
 {
     struct optcc_messages *messages = link_messages(c->route->link);
     const uint64_t posted = atomic_load_explicit(&c->posted, memory_order_acquire);
     const uint64_t before = c->taken;
+    const int may_wait = c->receiving && c->taken < posted && c->taken > c->oldest;
+    if (may_wait && !c->held_ns)
+        c->held_ns = now_ns;
+    if (may_wait && now_ns < c->held_ns + HOLD_NS)
+        return c->held_ns + HOLD_NS;
+    c->held_ns = 0;
     for (; c->taken < posted; c->taken++) {
         struct request *r = &c->request[c->taken % OPTCC_DEPTH];
         const int result = c->receiving ? optcc_receive(messages, c->stream, r->data, r->bytes, &r->number)
@@ -235,7 +244,8 @@ static int take_requests(struct connection *c)
         else
             request_end(r, NCCL_INTERNAL_ERROR, 0);
     }
-    return c->taken > before;
+    *moved |= c->taken > before;
+    return UINT64_MAX;
 }
 
 static int end_requests(struct connection *c, int lost)
@@ -393,9 +403,13 @@ static void tell_lost(struct route *r, uint64_t now_ns)
  * returns the time by which it is to be called again. */
 static uint64_t route_progress(struct route *r, uint64_t now_ns, int *moved)
 {
-    for (struct connection *c = link_state(r->link) == LINK_OPEN ? r->first : NULL; c; c = c->next)
-        *moved |= take_requests(c);
-    const uint64_t again_ns = link_progress(r->link, moved);
+    uint64_t again_ns = UINT64_MAX;
+    for (struct connection *c = link_state(r->link) == LINK_OPEN ? r->first : NULL; c; c = c->next) {
+        const uint64_t held_ns = take_requests(c, now_ns, moved);
+        again_ns = held_ns < again_ns ? held_ns : again_ns;
+    }
+    const uint64_t link_ns = link_progress(r->link, moved);
+    again_ns = link_ns < again_ns ? link_ns : again_ns;
     r->round_ns = now_ns;
     const int lost = link_state(r->link) == LINK_LOST;
     tell_lost(r, now_ns);
@@ -420,7 +434,8 @@ static void help(const struct connection *c)
         return;
     /* Still: our thread counts on what it has armed once it has had the lock. A process that forked has no link. */
     const uint64_t now_ns = clock_ns();
-    const int due = c->route && (c->taken < atomic_load(&c->posted) || now_ns - c->route->round_ns >= AGAIN_NS);
+    const int due = c->route && ((!c->receiving && c->taken < atomic_load(&c->posted)) ||
+                                  now_ns - c->route->round_ns >= AGAIN_NS);
     if (due && atomic_load(&plugin.is) == GIVES_WAY && plugin.pid == getpid()) {
         (void)route_progress(c->route, now_ns, &moved);
         is_long = clock_ns() - now_ns > LONG_NS;

@@ -92,8 +92,8 @@ def struct(name: str, *fields: tuple[str, Any]) -> Any:
 Config = struct(
     "optcc_config",
     *((name, c_uint32) for name in ("rank", "ranks", "nics", "wires", "segment_bytes", "window_bytes")),
-    *((name, c_uint64) for name in ("job", "suspect_ns", "grace_ns", "knock_ns", "return_ns", "alone_ns", "spin_ns")),
-    ("yields", c_uint64),
+    *((name, c_uint64) for name in ("job", "suspect_ns", "grace_ns", "knock_ns", "return_ns", "alone_ns", "ack_ns")),
+    *((name, c_uint64) for name in ("spin_ns", "yields")),
 )
 WireEnds = struct("optcc_wire", *((name, c_uint32) for name in ("peer", "nic", "far_nic", "lane")))
 Rows = struct(
