@@ -79,19 +79,21 @@ def slow(*nodes: int) -> tuple[float, ...]:
 
 
 HEALTHY, LAST, MIDDLE, TWO = "healthy", "node 3 at half rate", "node 1 at half rate", "nodes 2 and 3 at half rate"
+LESS, THREE_QUARTERS = "node 3 at three quarters", (1.0, 1.0, 1.0, 0.75)
 CABLE = "a cable of node 1 is pulled"
 
 
-def jobs(plugin: Path, plans: Path) -> list[Job]:
-    """In order of what matters most, since time may be short."""
+def jobs(plugin: Path, plans: Path, plans_slow: Path) -> list[Job]:
+    """In order of what matters most, since time may be short. plans_slow : for a node at three quarters of its rate"""
     stock = {"NCCL_NET": "Socket", "NCCL_NET_PLUGIN": "none", "NCCL_SOCKET_IFNAME": "=r0,r1"}
     net = {"NCCL_NET": "optcc", "NCCL_NET_PLUGIN": str(plugin), "NCCL_SOCKET_IFNAME": "=r0", "OPTCC_NICS": "r0,r1"}
     coll = {**net, "NCCL_COLLNET_ENABLE": "1", "OPTCC_PLANS": str(plans), "OPTCC_COLLNET": "always"}
-    healthy, small = Step(HEALTHY), Step(HEALTHY, "small")
+    healthy, less, small = Step(HEALTHY), Step(LESS, parts=THREE_QUARTERS), Step(HEALTHY, "small")
     return [
         Job("our CollNet", (Step("exact", "exact"), healthy, small), coll),
         Job("our CollNet", (Step(LAST, parts=slow(3)),), coll, slow(3)),
-        Job("stock ring", (healthy, Step(LAST, parts=slow(3)), Step(TWO, parts=slow(2, 3))),
+        Job("our CollNet", (less,), {**coll, "OPTCC_PLANS": str(plans_slow)}, THREE_QUARTERS),
+        Job("stock ring", (healthy, Step(LAST, parts=slow(3)), less, Step(TWO, parts=slow(2, 3))),
             {**stock, "NCCL_ALGO": "Ring"}),
         Job("stock", (small,), stock),
         Job("our ncclNet", (small,), net),
@@ -497,17 +499,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     from benchmarks.pages import write
     from optcc.export.calls import prepared
-    from optcc.values.cluster import Cluster
+    from optcc.values.cluster import Cluster, degrade_all
 
     runs: list[Ran] = []
     with tempfile.TemporaryDirectory() as name:
         plugin, plans = Path(name) / "libnccl-net-optcc.so", Path(name) / "plans"
         subprocess.run([sys.executable, str(ROOT / "native" / "build.py"), str(plugin)], check=True, timeout=200)
-        plans.mkdir()
-        files, _ = prepared(Cluster.uniform(servers=NODES, nics=NICS, rate=int(given.gbps * 125_000_000)), 2)
-        for file, text in files.items():
-            (plans / file).write_text(text, encoding="utf-8")
-        for number, job in enumerate(jobs(plugin, plans)):
+        plans_slow = Path(name) / "plans-slow"
+        whole = Cluster.uniform(servers=NODES, nics=NICS, rate=int(given.gbps * 125_000_000))
+        last = whole.servers[-1]
+        less = degrade_all(whole, ((f"{last.name}/{nic.name}", THREE_QUARTERS[-1]) for nic in last.nics))
+        for folder, cluster in (plans, whole), (plans_slow, less):
+            folder.mkdir()
+            for file, text in prepared(cluster, 2)[0].items():
+                (folder / file).write_text(text, encoding="utf-8")
+        for number, job in enumerate(jobs(plugin, plans, plans_slow)):
             if given.only and job.contender not in given.only.split(","):
                 continue
             left_s = given.budget_s - (time.monotonic() - begun)

@@ -66,7 +66,7 @@ class Job:
 
     contender : of CONTENDERS
     missing : NICs that the last node lacks from the start
-    breaks : how the first NIC of node 1 does, "down" or "silent", for away_s seconds or, with 0, for good
+    breaks : how the first `broken` NICs of node 1 do, "down" or "silent", for away_s seconds or, with 0, for good
     survives : it should end
 
     All steps have the same slow hosts where ours is told of their rates.
@@ -77,6 +77,7 @@ class Job:
     nics: int = 2
     missing: int = 0
     breaks: str = ""
+    broken: int = 1
     away_s: float = 0.0
     survives: bool = True
     environment: dict[str, str] = field(default_factory=dict)
@@ -88,10 +89,11 @@ def both(name: str, *half: int) -> tuple[Step, ...]:
 
 def broken(
     contender: str, name: str, breaks: str, environment: dict[str, str] | None = None, away_s: float = 0.0,
-    survives: bool = True,
+    survives: bool = True, nics: int = 2, broken: int = 1,
 ) -> Job:  # fmt: skip
     steps = (Step(name, SIZES[0], calls=CALLS_BROKEN),)
-    return Job(contender, steps, breaks=breaks, away_s=away_s, survives=survives, environment=environment or {})
+    return Job(contender, steps, nics, breaks=breaks, broken=broken, away_s=away_s, survives=survives,
+               environment=environment or {})  # fmt: skip
 
 
 SLOW = (("healthy",), ("node 3 at half rate", 3), ("nodes 2 and 3 at half rate", 2, 3))
@@ -104,7 +106,11 @@ def jobs(newer: bool) -> list[Job]:
         name = f"node 3 without {missing} of 8 NICs" if missing else "8 NICs, healthy"
         found += [Job(contender, both(name), 8, missing) for contender in reversed(CONTENDERS)]
     found += [broken("our ncclNet", "down for good", "down"), broken("our ncclNet", "silent", "silent")]
+    ours = [contender for contender in CONTENDERS if contender != "stock"]
+    for breaks, name in (("down", "2 of 4 NICs down for good"), ("silent", "2 of 4 NICs silent")):
+        found += [broken(contender, name, breaks, nics=4, broken=2) for contender in ours]
     found += [broken(contender, "away for 0.3 s", "down", away_s=0.3) for contender in CONTENDERS]
+    found += [broken(contender, "all 2 NICs away for 0.3 s", "down", away_s=0.3, broken=2) for contender in ours]
     found.append(Job("stock", tuple(step for slow in SLOW for step in both(*slow))))
     found += [Job("our CollNet", both(*slow)) for slow in SLOW]
     found += [Job(contender, both("node 3 without 1 of 2 NICs"), missing=1) for contender in CONTENDERS]
@@ -272,7 +278,7 @@ def rates_table(runs: Sequence[Ran]) -> list[str]:
 
 
 def breaks_table(runs: Sequence[Ran]) -> list[str]:
-    lines = ["| NIC 0 of node 1 | by | calls, ms | bound before, after | then |", "|---|---|---|---|---|"]
+    lines = ["| NIC 0 of node 1, or more | by | calls, ms | bound before, after | then |", "|---|---|---|---|---|"]
     for run in runs:
         calls, bounds = (" ".join(f"{s * 1e3:.0f}" for s in many) for many in (run.seconds.get(0, []), run.bounds))
         then = ["goes on"] if run.ended else [f"call {len(run.seconds.get(0, [])) + 1} does not end"]

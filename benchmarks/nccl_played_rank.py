@@ -30,17 +30,16 @@ def hurt(fabric: PlayedFabric, rate: int, half: Sequence[int]) -> None:
         fabric.set(name, rate=rate // (2 if host in half else 1))
 
 
-def strike(fabric: PlayedFabric, breaks: str, away_s: float) -> None:
-    """Break the first NIC of host 1, for so many seconds or for good."""
-    nic = f"host1/{fabric.names[0]}"
+def strike(fabric: PlayedFabric, breaks: str, broken: int, away_s: float) -> None:
+    """Break the first NICs of host 1, for so many seconds or for good."""
+    nics = [f"host1/{name}" for name in fabric.names[:broken]]
     say(struck=time.monotonic())
-    if breaks == "silent":
-        fabric.lose(nic)
-    else:
-        fabric.down(nic)
+    for nic in nics:
+        fabric.lose(nic) if breaks == "silent" else fabric.down(nic)
     if away_s:
         time.sleep(away_s)
-        fabric.up(nic)
+        for nic in nics:
+            fabric.up(nic)
 
 
 def say(**what: Any) -> None:
@@ -80,7 +79,7 @@ def main(rank: int, folder: Path) -> None:
             torch.cuda.synchronize()
             meet(store, f"{number}-{call}", nodes)
             if job["breaks"] and call == STRUCK and rank == 0:
-                threading.Timer(AFTER_S, strike, (fabric, job["breaks"], job["away_s"])).start()
+                threading.Timer(AFTER_S, strike, (fabric, job["breaks"], job["broken"], job["away_s"])).start()
             start = time.monotonic()
             dist.all_reduce(buffer)
             done = torch.cuda.Event()

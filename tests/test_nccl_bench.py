@@ -17,13 +17,15 @@ def ran(
     tmp_path: Path, contender: str, logged: str, *, exact: bool = True, codes: tuple[int, ...] = (0,) * 4
 ) -> bench.Ran:
     """A job whose calls took 0.2 s, from one rank's start to another's end."""
-    job = next(job for job in bench.jobs(Path("p"), Path("plans")) if job.contender == contender)
+    job = next(job for job in bench.jobs(Path("p"), Path("plans"), Path("slow")) if job.contender == contender)
     for rank in range(bench.NODES):
         lines = [{"about": "a GPU"}]
         for number, step in enumerate(job.steps):
             for call in range(bench.CALLS if step.kind == "times" else 0):
                 about = {"step": number, "call": call, "start": rank / 100, "end": 0.17 + rank / 100}
                 lines += [{**about, "nbytes": size, "exact": exact or rank != 2} for size in bench.SIZES]
+            if step.kind == "small":
+                lines += [{"step": number, "row": size, "took": (rank + 1) * 1e-4} for size in bench.SMALL]
         (tmp_path / f"out-{rank}").write_text("\n".join(map(json.dumps, lines)))
         (tmp_path / f"err-{rank}").write_text("")
         (tmp_path / f"nccl-{rank}").write_text(logged)
@@ -40,6 +42,7 @@ def test_times_stand_on_the_page_over_their_bound(tmp_path: Path) -> None:
     bound = 1.5 * 256 * MIB / 1e9
     assert f"| healthy | our CollNet | 200 | {0.2 / (1.5 * 16 * MIB / 1e9):.2f} |" in text
     assert f"| 200 | {0.2 / bound:.2f} | exact |" in text
+    assert "| our CollNet | nan | 400 | nan | 400 | nan | 400 |" in text
 
 
 @pytest.mark.parametrize(
