@@ -603,9 +603,24 @@ int optcc_tcp_sent(const struct optcc_tcp *tcp);
 void optcc_tcp_count(const struct optcc_tcp *tcp, struct optcc_tcp_counters *counters);
 /* ---- wires_verbs.c: RDMA ----------------------------------------------------------------------------------------- */
 
-struct optcc_pace { /* of a NIC: what it has been given by all that send by it */
-    uint64_t free_ns; /* when it will have sent that, by its rate */
+struct ibv_context;
+struct ibv_pd;
+
+enum { OPTCC_DEVICE_EVENTS = 64 }; /* kept of a device */
+
+struct optcc_device { /* what all that send by a NIC know of it together; at first all is zero */
+    uint64_t free_ns; /* when it will have sent what it was given, by its rate */
     uint32_t in_hand; /* payloads that it may read */
+    uint32_t users;   /* wires of so many have it open */
+    int dead;         /* it can do no more; who wants it waits until it has no users */
+    struct ibv_context *context;
+    struct ibv_pd *domain;
+    uint64_t told; /* events that it has told of */
+    struct optcc_device_event {
+        int32_t type;       /* of libibverbs */
+        uint32_t port;      /* that it is about */
+        const void *object; /* or the queue */
+    } event[OPTCC_DEVICE_EVENTS]; /* the last ones */
 };
 
 struct optcc_verbs_nic {
@@ -613,7 +628,7 @@ struct optcc_verbs_nic {
     uint32_t port;       /* of it, from 1 */
     int32_t gid_index;   /* of the port's address; -1: it goes by LID */
     uint64_t bytes_per_s; /* that it sends: it is given no more than it is about to; 0: unknown, up to `ahead` payloads */
-    struct optcc_pace *pace; /* shared by all in this thread that send by the NIC; NULL: nobody else does */
+    struct optcc_device *shared; /* by all that send by the NIC, one at a time; NULL: nobody else does */
 };
 
 struct optcc_verbs_config {

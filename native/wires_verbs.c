@@ -147,7 +147,7 @@ struct nic {
     char device[DEVICE_BYTES];
     struct optcc_verbs_nic name;
     uint32_t index;
-    struct ibv_context *context;     /* NULL: there was none; `why` tells */
+    struct ibv_context *context;     /* the shared one; NULL: there was none; `why` tells */
     struct ibv_pd *domain;
     struct ibv_comp_channel *channel;
     struct ibv_cq *queue;
@@ -160,7 +160,8 @@ struct nic {
     struct ibv_port_attr port;
     union ibv_gid gid;
     uint32_t wires, in_hand;         /* that it has; payloads that it may read */
-    struct optcc_pace own, *pace;    /* own: where nobody shares the NIC */
+    struct optcc_device own, *shared; /* own: where nobody shares the NIC */
+    uint64_t heard;                  /* of its events */
     int waits;                       /* for that time: there may be more to send */
     struct ibv_wc polled[BATCH];
     int next, count;                 /* of `polled` */
@@ -266,7 +267,7 @@ static void nic_lost(struct optcc_verbs *v, struct nic *n, const char *what, int
 {
     if (n->gone)
         return;
-    n->gone = 1;
+    n->gone = n->shared->dead = 1;
     n->up = 0;
     /* Nobody reads its events any more: who sleeps would be woken by them for ever. */
     epoll_ctl(v->sleeper, EPOLL_CTL_DEL, n->channel->fd, NULL);
@@ -367,7 +368,7 @@ static void forget(struct end *w)
 {
     w->generation++;
     w->nic->in_hand -= w->sends;
-    w->nic->pace->in_hand -= w->sends;
+    w->nic->shared->in_hand -= w->sends;
     w->sends = w->receives = 0;
     w->given = w->taken_there = w->taken_here = 0;
 }
@@ -448,7 +449,7 @@ static uint32_t room(void *self, uint32_t nic)
 {
     struct optcc_verbs *v = self;
     struct nic *n = &v->nic[nic];
-    n->waits = n->pace->in_hand >= NEVER_IDLE && n->pace->free_ns > v->now_ns + lead_ns(v, n);
+    n->waits = n->shared->in_hand >= NEVER_IDLE && n->shared->free_ns > v->now_ns + lead_ns(v, n);
     return n->in_hand < v->config.ahead && !n->waits;
 }
 
@@ -458,9 +459,9 @@ static void occupy(const struct optcc_verbs *v, struct nic *n, uint64_t bytes)
     const uint64_t packet = UINT64_C(128) << n->port.active_mtu, packets = (bytes + packet - 1) / packet;
     if (!n->name.bytes_per_s)
         return;
-    if (n->pace->free_ns < v->now_ns)
-        n->pace->free_ns = v->now_ns;
-    n->pace->free_ns += (bytes + WRAPPING * packets) * UINT64_C(1000000000) / n->name.bytes_per_s;
+    if (n->shared->free_ns < v->now_ns)
+        n->shared->free_ns = v->now_ns;
+    n->shared->free_ns += (bytes + WRAPPING * packets) * UINT64_C(1000000000) / n->name.bytes_per_s;
 }
 
 static int lies_in(const struct region *r, const unsigned char *at, uint64_t bytes)
@@ -576,7 +577,7 @@ static int post_data(struct optcc_verbs *v, struct end *w, const struct optcc_fr
     w->given++;
     w->sends++;
     n->in_hand++;
-    n->pace->in_hand++;
+    n->shared->in_hand++;
     return OPTCC_OK;
 }
 
@@ -649,34 +650,72 @@ static int renew(void *self, uint32_t wire)
 
 /* ---- events of devices ------------------------------------------------------------------------------------------- */
 
-static void take_event(struct optcc_verbs *v, struct nic *n, const struct ibv_async_event *event)
+static void take_event(struct optcc_verbs *v, struct nic *n, const struct optcc_device_event *event)
 {
-    const int about_port = event->event_type == IBV_EVENT_PORT_ERR || event->event_type == IBV_EVENT_PORT_ACTIVE;
-    if (about_port && event->element.port_num != (int)n->name.port)
+    const int about_port = event->type == IBV_EVENT_PORT_ERR || event->type == IBV_EVENT_PORT_ACTIVE;
+    if (about_port && event->port != n->name.port)
         return;
-    if (event->event_type == IBV_EVENT_DEVICE_FATAL) {
+    if (event->type == IBV_EVENT_DEVICE_FATAL) {
         nic_lost(v, n, "device fatal", EIO);
         return;
     }
-    if (event->event_type == IBV_EVENT_CQ_ERR) {
+    if (event->type == IBV_EVENT_CQ_ERR && event->object == n->queue) {
         wrong(v, "%s: its completion queue has overrun; this is a bug", n->name.device);
         nic_lost(v, n, "completion queue", EOVERFLOW);
         return;
     }
     if (about_port)
-        n->up = event->event_type == IBV_EVENT_PORT_ACTIVE;
-    const int about_pair = event->event_type >= IBV_EVENT_QP_FATAL && event->event_type <= IBV_EVENT_QP_ACCESS_ERR;
-    if (about_pair && event->element.qp == n->control)
+        n->up = event->type == IBV_EVENT_PORT_ACTIVE;
+    const int about_pair = event->type >= IBV_EVENT_QP_FATAL && event->type <= IBV_EVENT_QP_ACCESS_ERR;
+    if (about_pair && event->object == n->control)
         n->control_broken = 1;
     for (uint32_t i = 0; i < v->config.wires; i++) {
         struct end *w = &v->end[i];
         if (w->nic != n)
             continue;
-        if (event->event_type == IBV_EVENT_PORT_ERR || (about_pair && event->element.qp == w->pair))
+        if (event->type == IBV_EVENT_PORT_ERR || (about_pair && event->object == w->pair))
             lose(v, w);
-        else if (event->event_type == IBV_EVENT_PORT_ACTIVE)
+        else if (event->type == IBV_EVENT_PORT_ACTIVE)
             owe(v, &w->back);
     }
+}
+
+/* Whoever looks first takes a device's events, for all that share it. */
+static void hear(struct optcc_verbs *v, struct nic *n)
+{
+    struct optcc_device *const d = n->shared;
+    struct ibv_async_event event;
+    for (int taken = 0; taken < EVENTS && v->call.get_async_event(d->context, &event) == 0; taken++) {
+        const int about_port = event.event_type == IBV_EVENT_PORT_ERR || event.event_type == IBV_EVENT_PORT_ACTIVE;
+        struct optcc_device_event *const told = &d->event[d->told++ % OPTCC_DEVICE_EVENTS];
+        *told = (struct optcc_device_event){.type = event.event_type};
+        if (about_port)
+            told->port = (uint32_t)event.element.port_num;
+        else
+            told->object = event.element.qp;
+        v->call.ack_async_event(&event);
+    }
+    if (d->told - n->heard > OPTCC_DEVICE_EVENTS) { /* nobody knows what was missed: all is as after a loss */
+        const struct optcc_device_event lost = {.type = IBV_EVENT_PORT_ERR, .port = n->name.port};
+        const struct optcc_device_event back = {.type = IBV_EVENT_PORT_ACTIVE, .port = n->name.port};
+        struct ibv_port_attr port;
+        n->heard = d->told - OPTCC_DEVICE_EVENTS;
+        n->control_broken = 1;
+        take_event(v, n, &lost);
+        if (!v->call.query_port(d->context, (uint8_t)n->name.port, &port) && port.state == IBV_PORT_ACTIVE)
+            take_event(v, n, &back);
+    }
+    while (n->heard != d->told && !n->gone)
+        take_event(v, n, &d->event[n->heard++ % OPTCC_DEVICE_EVENTS]);
+}
+
+/* Whether another has taken events that are ours, too. */
+static int unheard(const struct optcc_verbs *v)
+{
+    int some = 0;
+    for (uint32_t i = 0; i < v->config.nics; i++)
+        some |= v->nic[i].context && !v->nic[i].gone && v->nic[i].heard != v->nic[i].shared->told;
+    return some;
 }
 
 /* What nobody tells by a completion. */
@@ -684,18 +723,14 @@ static void look(struct optcc_verbs *v)
 {
     const uint64_t now_ns = v->now_ns;
     v->polls = 0;
-    if (now_ns < v->look_ns)
+    if (now_ns < v->look_ns && !unheard(v))
         return;
     v->look_ns = now_ns + LOOK_NS;
     for (uint32_t i = 0; i < v->config.nics; i++) {
         struct nic *n = &v->nic[i];
-        struct ibv_async_event event;
         if (!n->context || n->gone)
             continue;
-        for (int taken = 0; taken < EVENTS && v->call.get_async_event(n->context, &event) == 0; taken++) {
-            take_event(v, n, &event);
-            v->call.ack_async_event(&event);
-        }
+        hear(v, n);
         if (n->control_broken && n->up)
             revive_control(v, n);
     }
@@ -747,7 +782,7 @@ static int data_sent(struct optcc_verbs *v, struct end *w, const struct ibv_wc *
         return 0;
     w->sends--;
     w->nic->in_hand--;
-    w->nic->pace->in_hand--;
+    w->nic->shared->in_hand--;
     if (done->status != IBV_WC_SUCCESS)
         failed(v, w, done);
     see_drained(v, w);
@@ -902,8 +937,8 @@ uint64_t optcc_verbs_free(struct optcc_verbs *v)
     uint64_t first_ns = UINT64_MAX;
     for (uint32_t i = 0; i < v->config.nics; i++) {
         struct nic *n = &v->nic[i];
-        if (n->waits && first_ns > n->pace->free_ns - lead_ns(v, n))
-            first_ns = n->pace->free_ns - lead_ns(v, n);
+        if (n->waits && first_ns > n->shared->free_ns - lead_ns(v, n))
+            first_ns = n->shared->free_ns - lead_ns(v, n);
         n->waits = 0; /* else nobody would sleep any more when all has been sent */
     }
     return first_ns;
@@ -925,7 +960,7 @@ static void sleep_for(void *self, uint64_t ns)
         for (uint32_t i = 0; i < v->config.nics; i++)
             if (has_news(v, &v->nic[i]))
                 return;
-        if (v->owed)
+        if (v->owed || unheard(v))
             return;
     }
     if (timerfd_settime(v->timer, TFD_TIMER_ABSTIME, &t, NULL) == 0)
@@ -1056,7 +1091,7 @@ static int draw(uint32_t *number)
 
 static int dont_block(int file) { return fcntl(file, F_SETFL, fcntl(file, F_GETFL) | O_NONBLOCK) < 0; }
 
-static struct ibv_context *open_device(const struct optcc_verbs *v, struct nic *n)
+static struct ibv_context *open_device(const struct optcc_verbs *v, struct nic *n) /* NULL, and `why` */
 {
     int count = 0;
     struct ibv_device **const devices = v->call.get_device_list(&count);
@@ -1097,10 +1132,44 @@ static int refused(const struct nic *n, const char *what)
                    "process may lock (ulimit -l)", n->name.device, what, n->wires, strerror(errno));
 }
 
+static void leave_device(const struct optcc_verbs *v, struct optcc_device *d)
+{
+    if (--d->users)
+        return;
+    if (d->domain)
+        v->call.dealloc_pd(d->domain);
+    v->call.close_device(d->context);
+    d->context = NULL;
+    d->domain = NULL;
+}
+
+/* The device is open once for all that share it. OK, also without one, and `why`. */
+static int share_device(struct optcc_verbs *v, struct nic *n)
+{
+    struct optcc_device *const d = n->shared;
+    if (d->users && d->dead) {
+        snprintf(n->why, sizeof n->why, "%s is lost, and others have not left it yet", n->name.device);
+        return OPTCC_OK;
+    }
+    if (!d->users) {
+        if (!(d->context = open_device(v, n)))
+            return OPTCC_OK;
+        d->dead = 0;
+        d->told = 0;
+        d->domain = dont_block(d->context->async_fd) ? NULL : v->call.alloc_pd(d->context);
+    }
+    d->users++;
+    n->context = d->context;
+    n->domain = d->domain;
+    n->heard = d->told;
+    return n->domain ? OPTCC_OK : refused(n, "protection domain");
+}
+
 static int open_nic(struct optcc_verbs *v, struct nic *n)
 {
     struct ibv_device_attr limits;
-    n->context = open_device(v, n);
+    if (share_device(v, n) != OPTCC_OK)
+        return OPTCC_BAD;
     if (!n->context)
         return OPTCC_OK; /* its wires are lost, and others may do */
     n->why[0] = 0;
@@ -1116,8 +1185,6 @@ static int open_nic(struct optcc_verbs *v, struct nic *n)
     n->control_depth = least(n->control_receives, most) / CONTROL_SIGNAL * CONTROL_SIGNAL;
     if (n->control_depth < LEAST_DEPTH)
         n->control_depth = LEAST_DEPTH;
-    if (dont_block(n->context->async_fd) || !(n->domain = v->call.alloc_pd(n->context)))
-        return refused(n, "protection domain");
     if (!(n->channel = v->call.create_comp_channel(n->context)) || dont_block(n->channel->fd))
         return refused(n, "completion channel");
     /* Twice what can be posted: completions of what was forgotten may still be there. */
@@ -1212,7 +1279,7 @@ static void name_nic(struct nic *n, const struct optcc_verbs_nic *name, uint32_t
     *n = (struct nic){.name = *name, .index = index};
     snprintf(n->device, sizeof n->device, "%s", name->device);
     n->name.device = n->device;
-    n->pace = name->pace ? name->pace : &n->own;
+    n->shared = name->shared ? name->shared : &n->own;
 }
 
 int optcc_verbs_open(const struct optcc_verbs_config *config, struct optcc_verbs **verbs)
@@ -1271,8 +1338,8 @@ int optcc_verbs_open(const struct optcc_verbs_config *config, struct optcc_verbs
 
 static void close_nic(const struct optcc_verbs *v, struct nic *n)
 {
-    if (n->pace)
-        n->pace->in_hand -= n->in_hand;
+    if (n->shared)
+        n->shared->in_hand -= n->in_hand;
     if (n->control)
         v->call.destroy_qp(n->control);
     for (uint32_t i = 0; i < REGIONS; i++)
@@ -1285,10 +1352,8 @@ static void close_nic(const struct optcc_verbs *v, struct nic *n)
         v->call.destroy_cq(n->queue);
     if (n->channel)
         v->call.destroy_comp_channel(n->channel);
-    if (n->domain)
-        v->call.dealloc_pd(n->domain);
     if (n->context)
-        v->call.close_device(n->context);
+        leave_device(v, n->shared);
 }
 
 void optcc_verbs_close(struct optcc_verbs *v)
@@ -1513,7 +1578,7 @@ int optcc_verbs_arm(struct optcc_verbs *v)
         n->armed = !error;
         quiet = 0;
     }
-    return quiet && !v->owed ? OPTCC_OK : OPTCC_AGAIN;
+    return quiet && !v->owed && !unheard(v) ? OPTCC_OK : OPTCC_AGAIN;
 }
 
 int optcc_verbs_cut(struct optcc_verbs *v, uint32_t nic, int device)

@@ -22,6 +22,7 @@
 #include "nccl_launches.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -944,6 +945,18 @@ static void tell_fork(void)
         fprintf(stderr, "[%d] fork: %d\n", rank, asked());
 }
 
+/* A played NIC has one where it is opened. */
+static void tell_threads(void)
+{
+    int count = 0;
+    DIR *const folder_of = opendir("/proc/self/task");
+    while (folder_of && readdir(folder_of))
+        count++;
+    if (folder_of)
+        closedir(folder_of);
+    fprintf(stderr, "[%d] threads: %d\n", rank, count - 2); /* but "." and ".." */
+}
+
 static void leave(void)
 {
     if (fork() == 0) { /* it has what its parent has, until the run is over */
@@ -1111,6 +1124,7 @@ int main(int argc, char **argv)
     }
     communicate(0, messages, connections, cuts);
     tell_fork();
+    tell_threads();
     if (getenv("HARNESS_IDLE_S"))
         sleep((unsigned)atoi(getenv("HARNESS_IDLE_S")));
     /* A second communicator, while the first is there. */

@@ -124,6 +124,8 @@ def test_bytes_are_right_with_any_numbers_of_nics(built: Build, nics: list[int],
         assert f"[{count - 1}]mlx5_{count - 1} " in log
         assert f"[{count}]mlx5" not in log
         assert calls or "] fork: 1\n" in log
+        opened = re.search(r"\] threads: (\d+)", log)  # ours, the harness's two, and one where a NIC is opened
+        assert calls or int(opened[1]) <= 3 + count, "each NIC is opened once"
 
 
 @pytest.mark.parametrize(("hosts", "calls"), [(2, 0), (3, 400)])
@@ -321,6 +323,9 @@ MUTANTS = {
     "the connection of the meeting is a forked child's": Mutant(
         "nccl/link.c", "        shutdown(l->lifeline, SHUT_RDWR);\n", ""
     ),
+    "each link opens the devices anew": Mutant(
+        "wires_verbs.c", "n->shared = name->shared ? name->shared : &n->own;", "n->shared = &n->own;"
+    ),
     "a fork is not provided for": Mutant("wires_verbs.c", "        (void)fork_init();", "        (void)0;"),
 }  # fmt: skip
 
@@ -337,6 +342,10 @@ def test_a_mutant_is_found(mutant: str, tmp_path: Path) -> None:
         return
     if "a fork" in mutant:
         with pytest.raises(AssertionError, match="fork: 1"):
+            test_bytes_are_right_with_any_numbers_of_nics(built, [1, 1], 0)
+        return
+    if "opens the devices" in mutant:
+        with pytest.raises(AssertionError, match="each NIC is opened once"):
             test_bytes_are_right_with_any_numbers_of_nics(built, [1, 1], 0)
         return
     if "granted" in mutant:

@@ -260,7 +260,7 @@ static int open_pairs(struct link *l, const struct offer *far, struct offer *tol
     struct optcc_wire lanes[OPTCC_MAX_LANES];
     for (uint32_t i = 0; i < p->nics; i++)
         nic[i] = (struct optcc_verbs_nic){.device = p->nic[i].name, .port = p->nic[i].port,
-                                          .gid_index = p->nic[i].gid_index, .pace = &p->pace[i],
+                                          .gid_index = p->nic[i].gid_index, .shared = &p->device[i],
                                           .bytes_per_s = (uint64_t)p->nic[i].speed_mbps * 125000};
     const struct optcc_verbs_config config = {
         .rank = l->rank, .ranks = 2, .nics = p->nics, .nic = nic, .wire = lanes,

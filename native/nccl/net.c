@@ -92,7 +92,7 @@ static struct {
     _Atomic int asked;        /* NCCL has asked after a request that was not done, since our thread last gave way */
     int epoll, waker;
     struct process process;
-    struct optcc_pace pace[OPTCC_MAX_NICS];
+    struct optcc_device device[OPTCC_MAX_NICS];
     struct route *routes;
     uint64_t ports;
 } plugin = {.lock = PTHREAD_MUTEX_INITIALIZER, .epoll = -1, .waker = -1};
@@ -582,8 +582,8 @@ static nccl_result_t start(void)
     char why[1200] = "";
     sigset_t all, before;
     memset(p, 0, sizeof *p);
-    memset(plugin.pace, 0, sizeof plugin.pace);
-    p->pace = plugin.pace;
+    memset(plugin.device, 0, sizeof plugin.device);
+    p->device = plugin.device;
     if (!read_settings(&p->settings))
         return NCCL_INVALID_USAGE;
     if (gethostname(p->host, sizeof p->host - 1) || !p->host[0])

@@ -78,7 +78,7 @@ struct process {
     enum way way;
     struct nic nic[OPTCC_MAX_NICS], meet[OPTCC_MAX_NICS]; /* what carries; interfaces by which processes meet */
     uint32_t nics, meets;
-    struct optcc_pace *pace; /* of each NIC that is an RDMA device, for all links */
+    struct optcc_device *device; /* of each NIC that is an RDMA device, for all links */
     uint64_t id;             /* random */
     char host[PEER_HOST];
     uint8_t secret[SECRET];  /* random; who has one of our handles knows it */

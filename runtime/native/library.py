@@ -166,7 +166,8 @@ VERBS_HANDLE_BYTES = 4096
 """More than a handle of 64 lanes."""
 VerbsNic = struct(
     "optcc_verbs_nic",
-    *(("device", c_char_p), ("port", c_uint32), ("gid_index", c_int32), ("bytes_per_s", c_uint64), ("pace", c_void_p)),
+    *(("device", c_char_p), ("port", c_uint32), ("gid_index", c_int32)),
+    *(("bytes_per_s", c_uint64), ("shared", c_void_p)),
 )
 VerbsConfig = struct(
     "optcc_verbs_config",
