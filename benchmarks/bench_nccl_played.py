@@ -16,9 +16,10 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
+from typing import Any
 
 from benchmarks.bench_nccl import shared_gpus
 from benchmarks.nccl_played_rank import AFTER_S, GIVEN_UP_S, STRUCK, STUCK, hurt
@@ -30,7 +31,7 @@ from optcc.values.units import format_rate, format_size, parse_rate
 
 ROOT = Path(__file__).resolve().parent.parent
 NODES, RATE = 4, int(parse_rate("8Gb/s"))
-"""Nodes of one GPU each, and bytes per second of a node with all of its NICs."""
+"""Nodes of one GPU each, and bytes per second of a node with all of its NICs, if nothing else is said."""
 SIZES = (64 * 2**20, 256 * 2**20)
 CALLS, CALLS_BROKEN, JOB_S = 6, 12, 120.0
 """AllReduces of a step, the first of which warms up, and of one in which a NIC breaks; the most that a job may take."""
@@ -65,6 +66,7 @@ class Job:
     """Processes of NCCL that start together.
 
     contender : of CONTENDERS
+    rate : bytes per second of a node
     missing : NICs that the last node lacks from the start
     breaks : how the first `broken` NICs of node 1 do, "down" or "silent", for away_s seconds or, with 0, for good
     survives : it should end
@@ -81,6 +83,7 @@ class Job:
     away_s: float = 0.0
     survives: bool = True
     environment: dict[str, str] = field(default_factory=dict)
+    rate: int = RATE
 
 
 def both(name: str, *half: int) -> tuple[Step, ...]:
@@ -101,16 +104,20 @@ SLOW = (("healthy",), ("node 3 at half rate", 3), ("nodes 2 and 3 at half rate",
 
 def jobs(newer: bool) -> list[Job]:
     """What is run, what matters most first, for time may be short. newer : by an NCCL with port failover, alone."""
-    found = [broken("our CollNet", "down for good", "down"), broken("our CollNet", "silent", "silent")]
+    breaks: list[tuple[str, str, dict[str, Any]]] = [
+        ("down for good", "down", {}),
+        ("silent", "silent", {}),
+        ("2 of 4 NICs down for good", "down", {"nics": 4, "broken": 2}),
+        ("2 of 4 NICs silent", "silent", {"nics": 4, "broken": 2}),
+        ("away for 0.3 s", "down", {"away_s": 0.3}),
+        ("both NICs away for 0.3 s", "down", {"away_s": 0.3, "broken": 2}),
+    ]
+    found = [broken("our CollNet", name, how, **more) for name, how, more in breaks]
     for missing in (3, 1, 2, 4, 0):
         name = f"node 3 without {missing} of 8 NICs" if missing else "8 NICs, healthy"
         found += [Job(contender, both(name), 8, missing) for contender in reversed(CONTENDERS)]
-    found += [broken("our ncclNet", "down for good", "down"), broken("our ncclNet", "silent", "silent")]
-    ours = [contender for contender in CONTENDERS if contender != "stock"]
-    for breaks, name in (("down", "2 of 4 NICs down for good"), ("silent", "2 of 4 NICs silent")):
-        found += [broken(contender, name, breaks, nics=4, broken=2) for contender in ours]
-    found += [broken(contender, "away for 0.3 s", "down", away_s=0.3) for contender in CONTENDERS]
-    found += [broken(contender, "all 2 NICs away for 0.3 s", "down", away_s=0.3, broken=2) for contender in ours]
+    found += [broken("our ncclNet", name, how, **more) for name, how, more in breaks]
+    found.append(broken("stock", "away for 0.3 s", "down", away_s=0.3))
     found.append(Job("stock", tuple(step for slow in SLOW for step in both(*slow))))
     found += [Job("our CollNet", both(*slow)) for slow in SLOW]
     found += [Job(contender, both("node 3 without 1 of 2 NICs"), missing=1) for contender in CONTENDERS]
@@ -164,7 +171,7 @@ def start(
         "CUDA_VISIBLE_DEVICES": str(gpu),
     }  # fmt: skip
     if job.contender != "stock":
-        gbps = RATE * 8e-9 / job.nics / (2 if rank in job.steps[0].half else 1)
+        gbps = job.rate * 8e-9 / job.nics / (2 if rank in job.steps[0].half else 1)
         left = job.nics - (job.missing if rank == NODES - 1 else 0)
         environment["NCCL_NET_PLUGIN"] = str(libraries.plugin)
         environment["OPTCC_RATES"] = ",".join([f"{gbps:g}"] * left)
@@ -184,16 +191,16 @@ class Libraries:
     newer: tuple[Path, ...] = ()
 
 
-def write_plans(fabric: PlayedFabric, folder: Path) -> None:
-    """For the fabric as it is, and after a failure more."""
+def write_plans(fabric: PlayedFabric, failures: int, folder: Path) -> None:
+    """For the fabric as it is, and after so many failures more."""
     folder.mkdir()
-    for name, text in prepared(fabric.cluster(), 1)[0].items():
+    for name, text in prepared(fabric.cluster(), failures)[0].items():
         (folder / name).write_text(text, encoding="utf-8")
 
 
 def run_job(job: Job, libraries: Libraries, gpus: int, logs: Path) -> Ran:
     """Run it on a fabric of its own; what its ranks and NCCL wrote stays in `logs`."""
-    rate = RATE // job.nics
+    rate = job.rate // job.nics
     fabric = PlayedFabric.make(f"/dev/shm/optcc-nccl-{os.getpid()}", hosts=NODES, nics=job.nics, rate=rate)
     try:
         logs.mkdir(parents=True)
@@ -205,7 +212,7 @@ def run_job(job: Job, libraries: Libraries, gpus: int, logs: Path) -> Ran:
             hurt(fabric, rate, step.half)
             bounds.append(bound_of(fabric, step.nbytes))
         if job.contender == "our CollNet":
-            write_plans(fabric, logs / "plans")
+            write_plans(fabric, job.broken, logs / "plans")
         hurt(fabric, rate, ())
         processes = [start(rank, rank % gpus, job, fabric, logs, libraries) for rank in range(NODES)]
         told: dict[int, float] = {}
@@ -300,9 +307,10 @@ def page(runs: Sequence[Ran], gpus: int) -> list[str]:
     lines = [
         "# NCCL over played NICs",
         "",
-        f"Made by `make bench-nccl-played`: {NODES} nodes of one GPU, AllReduce of float32 over NCCL's own InfiniBand",
+        f"Made by `python3 -m benchmarks.bench_nccl_played --rate {format_rate(runs[0].job.rate)}`:",
+        f"{NODES} nodes of one GPU, AllReduce of float32 over NCCL's own InfiniBand",
         "(stock), over [our plugin](nccl.md) under NCCL's ring (our ncclNet), and by its plans (our CollNet).",
-        f"NICs are [played](fabric.md), 2 of {format_rate(RATE / 2)} a node, or 8 of {format_rate(RATE / 8)}.",
+        f"NICs are [played](fabric.md), of {format_rate(runs[0].job.rate)} a node together.",
         "NCCL is not changed, and not told of it but by its environment:",
         "",
         "```",
@@ -347,6 +355,7 @@ def page(runs: Sequence[Ran], gpus: int) -> list[str]:
 
 def main() -> int:
     asked = parser(__doc__, "bench-nccl-played")
+    asked.add_argument("--rate", default="8Gb/s", help="Of a node, by all of its NICs.")
     asked.add_argument("--newer", type=Path, help="A libnccl.so with port failover, 2.30 or later, to run too.")
     asked.add_argument("--logs", type=Path, help="Keep what ranks and NCCL wrote, in this folder.")
     asked.add_argument(
@@ -364,7 +373,7 @@ def main() -> int:
         subprocess.run(["cc", "-O2", "-Wall", "-shared", "-fPIC", source, "-o", place, "-ldl"], check=True, timeout=60)
         subprocess.run([sys.executable, str(ROOT / "native" / "build.py"), str(plugin)], check=True, timeout=200)
         for newer in [(), (options.newer.absolute(),)] if options.newer else [()]:
-            for job in jobs(bool(newer)):
+            for job in (replace(job, rate=int(parse_rate(options.rate))) for job in jobs(bool(newer))):
                 if time.monotonic() - begun > options.budget_s:
                     print(f"not run, for want of time: {job.contender}, {job.steps[0].name}", flush=True)
                     continue

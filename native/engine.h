@@ -351,6 +351,7 @@ uint32_t optcc_alone(const struct optcc_engine *engine);
 uint32_t optcc_notes(struct optcc_engine *engine, struct optcc_note *notes, uint32_t most);
 
 void optcc_count(const struct optcc_engine *engine, struct optcc_counters *counters);
+int optcc_owes(const struct optcc_engine *engine); /* whether acknowledgements wait to be sent */
 int optcc_wire_look(const struct optcc_engine *engine, uint32_t wire, struct optcc_wire_state *state);
 
 /* One frame as if it had come by `wire`: for tests that play a peer. */

@@ -1364,6 +1364,8 @@ uint32_t optcc_notes(struct optcc_engine *e, struct optcc_note *notes, uint32_t 
 
 void optcc_count(const struct optcc_engine *e, struct optcc_counters *counters) { *counters = e->counters; }
 
+int optcc_owes(const struct optcc_engine *e) { return e->owing; }
+
 void optcc_narrow(struct optcc_engine *e, uint32_t window_bytes) { e->config.window_bytes = window_bytes; }
 
 void optcc_leave(struct optcc_engine *e, uint32_t wire)

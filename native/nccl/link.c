@@ -606,6 +606,8 @@ int link_arm(struct link *l) { return l->is == LINK_MEETS || !l->engine || !l->v
 int link_sent(const struct link *l)
 {
     struct optcc_verbs_state state;
+    if (l->engine && optcc_owes(l->engine))
+        return 0;
     if (!l->verbs || !l->engine)
         return !l->tcp || optcc_tcp_sent(l->tcp) == OPTCC_OK;
     for (uint32_t i = 0; i < l->process->nics; i++)
