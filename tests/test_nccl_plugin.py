@@ -343,7 +343,7 @@ def test_a_door_that_is_open_to_all_is_found(mutant: Build) -> None:
 
 ASKS = 20000
 """After so many tests of a request our thread gives way, or does so when it comes to run."""
-GIVES_WAY_FOR_GOOD = Mutant("nccl/net.c", "    WAY_MS = 1,", "    WAY_MS = -1,")
+GIVES_WAY_FOR_GOOD = Mutant("nccl/net.c", "WAY_NS = 1000000;", "WAY_NS = 3600 * UINT64_C(1000000000);")
 NOBODY_HELPS = Mutant("nccl/net.c", "if (atomic_load(&plugin.is) != GIVES_WAY ||", "if (1 ||")
 
 

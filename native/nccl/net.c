@@ -7,7 +7,7 @@
  *
  * NCCL's threads ask after a request again and again until it is done, and to wake our thread costs more than a short
  * message. So where they ask and nothing has moved for a while our thread gives way: it sleeps until its bell rings, for
- * WAY_MS at most, and who asks takes the lock if it is free and moves that request's link itself. Everything else stays our
+ * WAY_NS at most, and who asks takes the lock if it is free and moves that request's link itself. Everything else stays our
  * thread's: doors, groups, what is rare. While a group has calls it does not give way.
  *
  * Bounded: requests of a connection (OPTCC_DEPTH), streams of a link, strangers at our doors.
@@ -31,15 +31,16 @@
 #include <strings.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
     STRANGERS = 128,     /* at our doors at a time */
     MOST_LINKS = 4096,
-    WAKES = 64,
-    WAY_MS = 1,          /* our thread gives way for so long, and then looks whether anybody has asked */
     MOST_CONNECTIONS = 65536
 };
+static const uint64_t WAY_NS = 1000000;             /* our thread gives way for so long, and then looks whether anybody has
+                                                       asked */
 static const uint64_t LONG_NS = 50000;              /* a round of a link by NCCL's thread after which ours is woken */
 static const uint64_t AGAIN_NS = 5000;              /* NCCL asks after one request after another: of one link its sockets are
                                                        looked at once in so long, where nothing has been posted meanwhile */
@@ -424,7 +425,7 @@ static uint64_t route_progress(struct route *r, uint64_t now_ns, int *moved)
 }
 
 /* Somebody asks after a request that is not done. Nothing here waits: if the lock is taken somebody else moves. Who asks no
- * more is not forgotten: our thread looks again after WAY_MS. */
+ * more is not forgotten: our thread looks again after WAY_NS. */
 static void help(const struct connection *c)
 {
     int moved = 0, is_long = 0;
@@ -447,15 +448,13 @@ static void help(const struct connection *c)
 
 static void rest(enum thread_is how, uint64_t until_ns, uint64_t bell)
 {
-    struct epoll_event events[WAKES];
-    struct pollfd waker = {.fd = plugin.waker, .events = POLLIN};
+    struct pollfd wakes = {.fd = how == GIVES_WAY ? plugin.waker : plugin.epoll, .events = POLLIN};
     uint64_t rung;
     atomic_store(&plugin.is, how);
-    const uint64_t now_ns = clock_ns();
-    if (atomic_load(&plugin.bell) == bell && !atomic_load(&plugin.waiting) && !atomic_load(&plugin.stops) &&
-        until_ns > now_ns)
-        (void)(how == GIVES_WAY ? poll(&waker, 1, WAY_MS)
-                                : epoll_wait(plugin.epoll, events, WAKES, (int)((until_ns - now_ns) / MILLISECOND_NS) + 1));
+    const uint64_t now_ns = clock_ns(), ns = until_ns <= now_ns ? 0 : how == GIVES_WAY ? WAY_NS : until_ns - now_ns;
+    const struct timespec most = {.tv_sec = (time_t)(ns / SECOND_NS), .tv_nsec = (long)(ns % SECOND_NS)};
+    if (ns && atomic_load(&plugin.bell) == bell && !atomic_load(&plugin.waiting) && !atomic_load(&plugin.stops))
+        (void)ppoll(&wakes, 1, &most, NULL);
     atomic_store(&plugin.is, AWAKE);
     while (read(plugin.waker, &rung, sizeof rung) > 0)
         ;
