@@ -54,7 +54,7 @@ enum {
     MOST_KNOCKS = 16, /* the pause between knocks grows to so many times the first */
     SMOOTH = 4,       /* of a measured pace a new value counts one part in so many */
     PATIENCE = 256,   /* rounds of `optcc_wait` from one look at `watch` and the limit to the next */
-    MOST_OWED = 4,    /* segments that wait to be acknowledged: over RDMA a wire has receives for seven at the least */
+    MOST_OWED = 4,    /* segments that wait to be acknowledged: over RDMA a wire has receives for five at the least */
     OWED_PART = 8,    /* and no more bytes than this part of a window: what fills windows is acknowledged at once */
     NOTES = 1024      /* kept until they are read; the oldest go */
 };
