@@ -36,7 +36,8 @@ static const uint64_t GUEST_NS = UINT64_C(3000000000); /* for who is at a door *
 static const uint64_t PAUSE_NS = 20000000;            /* before the first door is tried again */
 static const uint64_t LEFT_NS = UINT64_C(2000000000); /* after the end of a process its last words have come */
 static const uint64_t ACK_NS = 100000;                /* short messages are acknowledged so late: some hops of a ring, of
-                                                          which each brings an acknowledgement with it */
+                                                          which each brings an acknowledgement with it. A ring of four, 8
+                                                          bytes: 169 us a call, with a millisecond the same, with none 244 */
 static const uint64_t QUIET_NS = 20000000;            /* datagrams that nothing has followed for so long have left */
 enum { /* of queue pairs */
     AHEAD = 16,                /* payloads that a NIC may have: with 4 one of 10 Gb/s was idle, with 64 urgent ones wait */

@@ -45,7 +45,8 @@ static const uint64_t LONG_NS = 50000;              /* a round of a link by NCCL
 static const uint64_t AGAIN_NS = 5000;              /* NCCL asks after one request after another: of one link its sockets are
                                                        looked at once in so long, where nothing has been posted meanwhile */
 static const uint64_t HOLD_NS = 20000;              /* receives that NCCL posts one after another are told together: so
-                                                       much later at the most, and at once where the sender has none */
+                                                       much later at the most, and at once where the sender has none. A ring
+                                                       of four, 8 bytes: 133 us a call, with 8 us 130, with none 151 */
 static const uint64_t ROUND_NS = 100000000;         /* between looks at what is rare */
 static const uint64_t LINGER_NS = UINT64_C(2000000000); /* for the last words */
 static const uint64_t UNUSED_NS = UINT64_C(20000000000); /* a link that nobody uses is closed after so long */
