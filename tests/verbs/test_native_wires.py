@@ -589,7 +589,7 @@ MUTANTS = {
         "link",
         (
             (
-                "if (event->event_type == IBV_EVENT_PORT_ERR || (",
+                "if (event->type == IBV_EVENT_PORT_ERR || (",
                 "if ((",
             ),
         ),
@@ -621,7 +621,7 @@ MUTANTS = {
         "stranger", (("w->joined && w->nic == n && w->far.control_number == done->src_qp", "w->joined"),)
     ),
     "a NIC is given more than it is about to send": Mutant(
-        "rates", (("    n->waits = n->pace->in_hand", "    n->waits = 0 * n->pace->in_hand"),)
+        "rates", (("    n->waits = n->shared->in_hand", "    n->waits = 0 * n->shared->in_hand"),)
     ),
     "a NIC is always busy": Mutant(
         "rates",
