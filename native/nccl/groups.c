@@ -46,7 +46,8 @@ enum {
     CALL_PIECES = 32,          /* of a call, at the least: NCCL has eight calls under way, and where they are short, as it
                                   makes them for slow NICs, these are all that keeps NICs busy. Of 512 KiB, 32 pieces took
                                   1.16 of the bound, 16 1.21, 8 1.30 (likewise) */
-    LEAST_PIECE = 16 << 10,    /* bytes, unless segments are shorter */
+    LEAST_PIECE = 16 << 10,    /* bytes, unless segments are shorter: so many has a call of 512 KiB, and shorter ones are
+                                  an AllReduce's last */
     PIECES_BEGIN = 4096        /* at multiples of it, from the beginning of a transfer */
 };
 static const uint64_t MOST_EARLY = UINT64_C(256) << 20; /* bytes kept aside of one node */
