@@ -109,14 +109,14 @@ def kernel_alone(gpu: int, blocks: int, part: int, dtype: str, job_bytes: int) -
     handle, life = c_void_p(), Life()
     at = memory.ptr + -memory.ptr % 128
     assert lib.optcc_gpu_open(c_void_p(at), blocks, c_uint64(part), byref(handle)) == 0
-    lib.optcc_gpu_look(handle)
+    lib.optcc_gpu_look(handle, c_uint64(time.monotonic_ns()))
     for _, place in rooms.values():
         assert lib.optcc_gpu_reach(handle, c_void_p(place), c_uint64(whole)) == 0
     assert lib.optcc_gpu_ask(handle, TYPES[dtype], byref(life)) == 0
     with stream:
         kernel((blocks,), (512,), (life.slots, life.count, life.lines, life.lives, life.over, life.number))
     until = time.monotonic() + 20
-    while lib.optcc_gpu_look(handle) != 0:
+    while lib.optcc_gpu_look(handle, c_uint64(time.monotonic_ns())) != 0:
         if time.monotonic() > until:
             raise RuntimeError("the kernel does not begin")
     found: dict[str, float] = {}
@@ -155,7 +155,7 @@ def kernel_alone(gpu: int, blocks: int, part: int, dtype: str, job_bytes: int) -
     finally:
         ctypes.c_uint64.from_address(life.over).value = life.number
         stream.synchronize()
-    lib.optcc_gpu_look(handle)
+    lib.optcc_gpu_look(handle, c_uint64(time.monotonic_ns()))
     found["gone"] = float(lib.optcc_gpu_gone(handle) == 0)
     return found
 
@@ -463,9 +463,19 @@ def shown(value: Any) -> str:
 
 SUMS = re.compile(
     r"sums: ([\d.]+) MB by the GPU in (\d+) kernels, ([\d.]+) MB by the processor; (\d+) jobs of kernels that had "
-    r"gone; (\d+) launches for graphs and (\d+) others without a kernel, (\d+) kernels that came late"
+    r"gone; (\d+) launches for graphs and (\d+) others without a kernel, (\d+) kernels that came late, "
+    r"(\d+) that left with nothing to do"
 )
-SUMS_ARE = ("MB by the GPU", "kernels", "MB by the processor", "jobs left", "launches for graphs", "without", "late")
+SUMS_ARE = (
+    "MB by the GPU",
+    "kernels",
+    "MB by the processor",
+    "jobs left",
+    "launches for graphs",
+    "without",
+    "late",
+    "idle",
+)
 
 
 def read_part(title: str, folder: Path, codes: Sequence[int | None], asks_gpu: bool) -> Outcome:

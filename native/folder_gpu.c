@@ -19,7 +19,9 @@
  * and may go while jobs wait. Each of these lives has a number. All blocks say that it is there; then, and not before,
  * it is given jobs. When its word says that it is over each block does what lies there, says that it has gone, and does
  * nothing any more; what it has left the processor does. While no life may take jobs, and where a job's memory is not
- * among what the GPU reaches or its type is not the kernel's, the processor does the job, at once.
+ * among what the GPU reaches or its type is not the kernel's, the processor does the job, at once. A life that is given
+ * nothing for long is told that it is over: NCCL's kernel, of this process or of one that shares the GPU, may be waiting
+ * for the place that it takes, and then no job would ever come.
  *
  * `serve` in runtime/devices/kernels/fold.cu is the kernel; the twin below does the same on the processor, for tests and
  * where there is no GPU.
@@ -49,6 +51,10 @@ enum task { NOTHING, COPY, FOLD, END };
 enum line { DONE, BEGUN, GONE };         /* words of a block's line */
 enum lives { MAY, FIRST, OVER = LINE_WORDS }; /* words behind the slots; LIVES from OVER on */
 
+/* A life that is given nothing for so long ends. With a half of it, where a rank is 0.12 s late, the others' processors add
+ * what that launch still has; and for so long a kernel is held up that does not fit beside. */
+static const uint64_t STAYS_NS = UINT64_C(250000000);
+
 typedef _Atomic uint64_t word;
 
 struct reached {
@@ -70,6 +76,7 @@ struct optcc_gpu {
     uint64_t life;                /* it may take jobs; 0: none */
     struct reached *reached;
     uint32_t pieces;
+    uint64_t idle_life, idle_next, idle_ns; /* nothing was to be done since then: the life that is there, the next job */
     struct optcc_gpu_counts counts;
 };
 
@@ -314,12 +321,29 @@ int optcc_gpu_ask(struct optcc_gpu *g, enum optcc_type type, struct optcc_gpu_li
 
 void optcc_gpu_unask(struct optcc_gpu *g) { atomic_fetch_sub(&g->asked, 1); }
 
-static int all_say(const struct optcc_gpu *g, enum line what, uint64_t life)
+/* How many blocks say that. */
+static uint32_t who_say(const struct optcc_gpu *g, enum line what, uint64_t life)
 {
+    uint32_t count = 0;
     for (uint32_t b = 0; b < g->blocks; b++)
-        if (atomic_load_explicit(&g->done[b * LINE_WORDS + what], memory_order_acquire) != life)
-            return 0;
-    return 1;
+        count += atomic_load_explicit(&g->done[b * LINE_WORDS + what], memory_order_acquire) == life;
+    return count;
+}
+
+static int all_say(const struct optcc_gpu *g, enum line what, uint64_t life) { return who_say(g, what, life) == g->blocks; }
+
+/* The kernel of a life is there, or a part of its blocks. */
+static void end_idle(struct optcc_gpu *g, uint64_t life, uint64_t now_ns)
+{
+    word *const over = &g->lives[OVER + life % LIVES];
+    if (!all_done(g) || g->idle_life != life || g->idle_next != g->next) {
+        g->idle_life = life;
+        g->idle_next = g->next;
+        g->idle_ns = now_ns;
+    } else if (now_ns - g->idle_ns >= STAYS_NS && atomic_load(over) != life) {
+        atomic_store_explicit(over, life, memory_order_release);
+        g->counts.idle++;
+    }
 }
 
 /* No kernel takes jobs: the processor does what is left of them. */
@@ -340,10 +364,11 @@ static void do_the_rest(struct optcc_gpu *g)
     all_done(g);
 }
 
-int optcc_gpu_look(struct optcc_gpu *g)
+int optcc_gpu_look(struct optcc_gpu *g, uint64_t now_ns)
 {
     g->comes = 1;
     if (g->life) {
+        end_idle(g, g->life, now_ns);
         if (atomic_load_explicit(&g->lives[OVER + g->life % LIVES], memory_order_acquire) == g->life)
             g->running = 0; /* it is given no more */
         if (all_say(g, GONE, g->life)) {
@@ -360,7 +385,10 @@ int optcc_gpu_look(struct optcc_gpu *g)
             g->counts.missed++;
             continue;
         }
-        if (!all_say(g, BEGUN, next) ||
+        const uint32_t begun = who_say(g, BEGUN, next);
+        if (begun)
+            end_idle(g, next, now_ns);
+        if (begun < g->blocks ||
             atomic_load_explicit(&g->lives[OVER + next % LIVES], memory_order_acquire) == next)
             break;
         g->life = next;

@@ -35,11 +35,20 @@ def play(built: Build, ranks: int, flags: str = "-O2", **more: str) -> Outcome:
 
 def sums(outcome: Outcome) -> dict[str, float]:
     """What seats say when they are left, of all ranks together."""
-    found: dict[str, float] = {"gpu": 0, "kernels": 0, "processor": 0, "left": 0, "graphs": 0, "without": 0, "late": 0}
+    found: dict[str, float] = {
+        "gpu": 0,
+        "kernels": 0,
+        "processor": 0,
+        "left": 0,
+        "graphs": 0,
+        "without": 0,
+        "late": 0,
+        "idle": 0,
+    }
     form = (
         r"sums: ([\d.]+) MB by the GPU in (\d+) kernels, ([\d.]+) MB by the processor; "
         r"(\d+) jobs of kernels that had gone; (\d+) launches for graphs "
-        r"and (\d+) others without a kernel, (\d+) kernels that came late"
+        r"and (\d+) others without a kernel, (\d+) kernels that came late, (\d+) that left with nothing to do"
     )
     for told in re.findall(form, "\n".join(outcome.logged)):
         for name, value in zip(found, told, strict=True):
@@ -112,12 +121,12 @@ def late_jobs(lib: Any) -> bool:
     gpu, twin, life, ticket = c_void_p(), c_void_p(), Life(), c_uint64()
     memory = c_void_p(room.ctypes.data + -room.ctypes.data % 128)
     assert lib.optcc_gpu_open(memory, blocks, c_uint64(part), byref(gpu)) == 0
-    assert lib.optcc_gpu_look(gpu) != 0
+    assert lib.optcc_gpu_look(gpu, c_uint64(0)) != 0
     for array in (to, origin):
         assert lib.optcc_gpu_reach(gpu, c_void_p(array.ctypes.data), c_uint64(total)) == 0
     assert lib.optcc_gpu_ask(gpu, int8, byref(life)) == 0
     assert lib.optcc_gpu_twin_life(memory, blocks, int8, c_uint64(life.number), c_uint64(1), byref(twin)) == 0
-    while lib.optcc_gpu_look(gpu) != 0:
+    while lib.optcc_gpu_look(gpu, c_uint64(0)) != 0:
         lib.optcc_gpu_twin_step(twin, 1)
     c_uint64.from_address(life.over).value = life.number
     while lib.optcc_gpu_twin_step(twin, 1):
@@ -125,7 +134,7 @@ def late_jobs(lib: Any) -> bool:
     job = Job(to.ctypes.data, origin.ctypes.data, total, int8, 0, 1)
     assert lib.optcc_gpu_job(gpu, byref(job), byref(ticket)) == 0
     assert lib.optcc_gpu_done(gpu, ticket) != 0
-    assert lib.optcc_gpu_look(gpu) != 0
+    assert lib.optcc_gpu_look(gpu, c_uint64(0)) != 0
     assert lib.optcc_gpu_done(gpu, ticket) == lib.optcc_gpu_gone(gpu) == 0
     lib.optcc_gpu_twin_close(twin)
     lib.optcc_gpu_close(gpu)
@@ -137,6 +146,63 @@ def test_a_job_that_a_kernel_has_left_is_done(tmp_path: Path) -> None:
     (tmp_path / "wrong").mkdir()
     assert late_jobs(ctypes.CDLL(str(build(tmp_path))))
     assert not late_jobs(ctypes.CDLL(str(build(tmp_path / "wrong", forgotten.planted(tmp_path / "wrong"), LOOSE))))
+
+
+STAYS_NS = 250_000_000
+"""As native/folder_gpu.c has it."""
+
+
+def idle_left(lib: Any, steps: int) -> tuple[bool, bool]:
+    """Whether a kernel ends that is given a job, and then nothing for long: a moment before the time is over, and then.
+
+    steps : of its blocks, until it is looked at; a few, and some blocks have not begun.
+    """
+    blocks, int8, total = 4, 0, 300
+    lib.optcc_gpu_bytes.restype = c_uint64
+    room = np.zeros(lib.optcc_gpu_bytes(blocks) + 128, np.uint8)
+    to, origin = np.full(total, 3, np.int8), np.arange(total).astype(np.int8)
+    gpu, twin, life, ticket, counts = c_void_p(), c_void_p(), Life(), c_uint64(), (c_uint64 * 6)()
+    memory = c_void_p(room.ctypes.data + -room.ctypes.data % 128)
+    assert lib.optcc_gpu_open(memory, blocks, c_uint64(128), byref(gpu)) == 0
+    for array in (to, origin):
+        assert lib.optcc_gpu_reach(gpu, c_void_p(array.ctypes.data), c_uint64(total)) == 0
+    assert lib.optcc_gpu_ask(gpu, int8, byref(life)) == 0
+    assert lib.optcc_gpu_look(gpu, c_uint64(0)) != 0  # nothing is there, so nothing is idle
+    assert lib.optcc_gpu_twin_life(memory, blocks, int8, c_uint64(life.number), c_uint64(1), byref(twin)) == 0
+    lib.optcc_gpu_twin_step(twin, steps)
+    now_ns = 10**10
+    there = lib.optcc_gpu_look(gpu, c_uint64(now_ns)) == 0
+    if there:
+        now_ns += STAYS_NS - 1
+        job = Job(to.ctypes.data, origin.ctypes.data, total, int8, 0, 1)
+        assert lib.optcc_gpu_job(gpu, byref(job), byref(ticket)) == 0
+        while lib.optcc_gpu_done(gpu, ticket) != 0:
+            lib.optcc_gpu_twin_step(twin, 1)
+        lib.optcc_gpu_look(gpu, c_uint64(now_ns))
+        assert (to == origin + np.int8(3)).all()
+    ends = []
+    for later_ns in (STAYS_NS - 1, STAYS_NS):
+        lib.optcc_gpu_look(gpu, c_uint64(now_ns + later_ns))
+        if c_uint64.from_address(life.over).value == life.number:
+            lib.optcc_gpu_twin_step(twin, 1000)  # those that had no place find that it is over
+        lib.optcc_gpu_look(gpu, c_uint64(now_ns + later_ns))
+        ends.append(lib.optcc_gpu_gone(gpu) == 0)
+    lib.optcc_gpu_count(gpu, byref(counts))
+    assert counts[5] == ends[1]
+    assert counts[2] == there
+    lib.optcc_gpu_twin_close(twin)
+    lib.optcc_gpu_close(gpu)
+    return ends[0], ends[1]
+
+
+@pytest.mark.parametrize("steps", [3, 1000])
+def test_a_kernel_that_has_nothing_to_do_gives_its_place_away(steps: int, tmp_path: Path) -> None:
+    """NCCL's may wait for it. So does one of which not all blocks have found a place."""
+    stays = Mutant("folder_gpu.c", "now_ns - g->idle_ns >= STAYS_NS", "now_ns < g->idle_ns")
+    (tmp_path / "wrong").mkdir()
+    assert idle_left(ctypes.CDLL(str(build(tmp_path))), steps) == (False, True)
+    wrong = build(tmp_path / "wrong", stays.planted(tmp_path / "wrong"), LOOSE)
+    assert idle_left(ctypes.CDLL(str(wrong)), steps) == (False, False)
 
 
 def test_another_word_for_the_gpu_is_refused(built: Build) -> None:

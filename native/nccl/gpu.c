@@ -338,7 +338,7 @@ static const char *fill(struct seat *s)
         return "the GPU has no more memory or streams";
     if ((uintptr_t)s->memory % LINE || optcc_gpu_open(s->memory, BLOCKS, PART_BYTES, &s->gpu) != OPTCC_OK)
         return "no memory";
-    optcc_gpu_look(s->gpu); /* from the first job on */
+    optcc_gpu_look(s->gpu, clock_ns()); /* from the first job on */
     return NULL;
 }
 
@@ -412,7 +412,7 @@ void gpu_close(struct seat *seat)
 {
     struct optcc_gpu_counts counts;
     void *before = NULL;
-    char line[256];
+    char line[512];
     if (!seat)
         return;
     pthread_mutex_lock(&lock);
@@ -430,16 +430,17 @@ void gpu_close(struct seat *seat)
         pthread_mutex_lock(&lock);
         launches = seat->launches != 0;
         pthread_mutex_unlock(&lock);
-        if (!launches && (optcc_gpu_look(seat->gpu), optcc_gpu_gone(seat->gpu) == OPTCC_OK))
+        if (!launches && (optcc_gpu_look(seat->gpu, clock_ns()), optcc_gpu_gone(seat->gpu) == OPTCC_OK))
             break;
     }
     optcc_gpu_count(seat->gpu, &counts);
     snprintf(line, sizeof line,
              "sums: %.1f MB by the GPU in %llu kernels, %.1f MB by the processor; %llu jobs of kernels that had gone; %llu "
-             "launches for graphs and %llu others without a kernel, %llu kernels that came late",
+             "launches for graphs and %llu others without a kernel, %llu kernels that came late, %llu that left with nothing "
+             "to do",
              (double)counts.given_bytes / 1e6, (unsigned long long)counts.lives, (double)counts.beside_bytes / 1e6,
              (unsigned long long)counts.left, (unsigned long long)seat->captured, (unsigned long long)seat->late,
-             (unsigned long long)counts.missed);
+             (unsigned long long)counts.missed, (unsigned long long)counts.idle);
     net_tell(0, line);
     if (launches || optcc_gpu_gone(seat->gpu) != OPTCC_OK) {
         net_tell(1, "a kernel of ours has not ended: its memory stays");

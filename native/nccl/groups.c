@@ -855,7 +855,7 @@ static int group_progress(struct group *g, uint64_t now_ns)
 {
     int moved = g->reading != 0;
     if (g->gpu)
-        (void)optcc_gpu_look(g->gpu);
+        (void)optcc_gpu_look(g->gpu, now_ns);
     for (uint64_t number = atomic_load(&g->ended); g->gpu && number < g->begun && !atomic_load(&g->lost); number++) {
         struct call *c = call_of(g, number);
         if (c && c->is == RUNS)
@@ -1104,7 +1104,7 @@ static void settle(struct group *g)
     for (const uint64_t until_ns = clock_ns() + GONE_NS; works && clock_ns() < until_ns; usleep(works ? 100 : 0)) {
         works = 0;
         net_lock();
-        (void)optcc_gpu_look(g->gpu);
+        (void)optcc_gpu_look(g->gpu, clock_ns());
         for (uint32_t i = 0; i < MOST_CALLS; i++) {
             const struct call *c = &g->call[i];
             uint64_t name;
