@@ -597,8 +597,10 @@ int optcc_tcp_engine(struct optcc_tcp *tcp, const struct optcc_config *config, s
 int optcc_tcp_ready(struct optcc_tcp *tcp);
 int optcc_tcp_look(const struct optcc_tcp *tcp, uint32_t wire); /* enum optcc_tcp_wire_is, UINT32_MAX: no such wire */
 
-/* Becomes readable when `optcc_progress` has something to do before the time that it returned last. Do not read it. */
+/* To sleep: `optcc_tcp_arm` until it gives OK, with `optcc_progress` after each AGAIN; then wait for the descriptor to be
+ * readable, no longer than `optcc_progress` has said. Do not read it. */
 int optcc_tcp_fd(struct optcc_tcp *tcp);
+int optcc_tcp_arm(const struct optcc_tcp *tcp);
 
 /* Whether all that was posted has come to the peers' machines: OK or AGAIN. Who closes before takes the risk that a
  * peer never hears of the end. Wires that are gone do not count. */

@@ -49,7 +49,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/timerfd.h>
@@ -178,10 +177,10 @@ struct list { /* of wires, each at most once */
 
 struct optcc_tcp {
     struct optcc_tcp_config config;
-    int epoll, bell, clock;
+    int epoll, clock;
     int links;            /* news of devices; -1: there are none */
-    int watched, rung;    /* somebody sleeps on the epoll; the bell has been rung for it */
-    int polling;          /* the caller looks for news now */
+    int watched;          /* somebody sleeps on the epoll */
+    int gathered;         /* the kernel was asked since the caller heard that there is nothing */
     int has_engine;
     struct nic nic[OPTCC_MAX_NICS];
     struct one *one;
@@ -199,7 +198,7 @@ struct optcc_tcp {
     struct optcc_tcp_counters counters;
 };
 
-enum tag { LISTENER, STRANGER, ATTEMPT, WIRE, BELL, CLOCK, LINKS };
+enum tag { LISTENER, STRANGER, ATTEMPT, WIRE, CLOCK, LINKS };
 
 static uint64_t aligned(uint64_t bytes) { return (bytes + ALIGNED - 1) / ALIGNED * ALIGNED; }
 
@@ -228,15 +227,7 @@ static uint32_t pop(const struct optcc_tcp *t, struct list *list)
 
 static uint32_t index_of(const struct optcc_tcp *t, const struct one *w) { return (uint32_t)(w - t->one); }
 
-static void has_news(struct optcc_tcp *t, struct one *w)
-{
-    push(t, &t->news, index_of(t, w), &w->in_news);
-    if (t->watched && !t->polling && !t->rung) {
-        const uint64_t once = 1;
-        t->rung = write(t->bell, &once, sizeof once) == sizeof once;
-    }
-}
-
+static void has_news(struct optcc_tcp *t, struct one *w) { push(t, &t->news, index_of(t, w), &w->in_news); }
 static void is_ready(struct optcc_tcp *t, struct one *w) { push(t, &t->ready, index_of(t, w), &w->in_ready); }
 
 /* ---- sockets ------------------------------------------------------------------------------------------------------ */
@@ -933,11 +924,6 @@ static void take_event(struct optcc_tcp *t, const struct epoll_event *event)
         }
         break;
     }
-    case BELL: {
-        uint64_t rings;
-        t->rung = read(t->bell, &rings, sizeof rings) < 0;
-        break;
-    }
     case CLOCK: { /* what it is for follows */
         uint64_t rings;
         (void)!read(t->clock, &rings, sizeof rings);
@@ -1044,20 +1030,21 @@ static int look(struct optcc_tcp *t, struct optcc_event *event)
 static void poll(void *self, struct optcc_event *event)
 {
     struct optcc_tcp *t = self;
-    t->polling = 1;
     if (t->polled != UINT32_MAX) {
         t->one[t->polled].at += t->polled_bytes;
         t->polled = UINT32_MAX;
     }
     int found = say(t, event) || look(t, event);
-    if (!found) {
+    if (!found && !t->gathered) {
         gather(t, 0);
+        t->gathered = 1;
         found = say(t, event) || look(t, event);
     }
-    if (!found)
+    if (!found) {
+        t->gathered = 0;
         *event = (struct optcc_event){.news = OPTCC_NOTHING};
+    }
     t->told += (uint64_t)found;
-    t->polling = 0;
 }
 
 static void fence(void *self, uint32_t wire)
@@ -1210,12 +1197,9 @@ int optcc_tcp_open(const struct optcc_tcp_config *config, struct optcc_tcp **tcp
     t->lanes = calloc(config->ranks, sizeof *t->lanes);
     t->stranger = calloc(t->config.strangers, sizeof *t->stranger);
     t->epoll = epoll_create1(EPOLL_CLOEXEC);
-    t->bell = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
     t->clock = timerfd_create(CLOCK_MONOTONIC, TFD_NONBLOCK | TFD_CLOEXEC);
     int result = t->joined && t->first_wire && t->lanes && t->stranger ? OPTCC_OK : OPTCC_MEMORY;
-    if (result == OPTCC_OK && (t->epoll < 0 || t->bell < 0 || t->clock < 0 ||
-                                watch(t, EPOLL_CTL_ADD, t->bell, EPOLLIN, BELL, 0) ||
-                                watch(t, EPOLL_CTL_ADD, t->clock, EPOLLIN, CLOCK, 0)))
+    if (result == OPTCC_OK && (t->epoll < 0 || t->clock < 0 || watch(t, EPOLL_CTL_ADD, t->clock, EPOLLIN, CLOCK, 0)))
         result = OPTCC_BAD;
     for (uint32_t nic = 0; result == OPTCC_OK && nic < config->nics; nic++)
         if (start_listening(t, nic))
@@ -1261,8 +1245,6 @@ void optcc_tcp_close(struct optcc_tcp *t)
             close(t->nic[i].fd);
     if (t->epoll >= 0)
         close(t->epoll);
-    if (t->bell >= 0)
-        close(t->bell);
     if (t->clock >= 0)
         close(t->clock);
     if (t->links >= 0)
@@ -1410,6 +1392,8 @@ int optcc_tcp_fd(struct optcc_tcp *t)
     set_timer(t, t->timer_ns);
     return t->epoll;
 }
+
+int optcc_tcp_arm(const struct optcc_tcp *t) { return t->news.count || t->ready.count ? OPTCC_AGAIN : OPTCC_OK; }
 
 int optcc_tcp_sent(const struct optcc_tcp *t)
 {

@@ -174,6 +174,8 @@ class Rank:
             wakes_ns = self.lib.optcc_progress(self.engine)
             if (result := self.lib.optcc_test(self.engine, None)) != AGAIN:
                 break
+            if self.lib.optcc_tcp_arm(self.tcp) != OK:
+                continue
             limit = min(until, wakes_ns / SECOND_NS) - time.monotonic()
             if not select.select([fd], [], [], max(0, limit))[0] and time.monotonic() >= until:
                 return LATE
@@ -568,9 +570,9 @@ def asleep(lib: Any) -> str:
     return "" if same else "wrong bits"
 
 
-def rung(lib: Any) -> str:
-    """A rank's progress sends a payload, which leaves at once: who sleeps then must be woken to hear of it, though
-    nothing comes. What is wrong, or nothing."""
+def armed(lib: Any) -> str:
+    """A rank's progress sends a payload, which leaves at once: who wants to sleep then must hear of that before, for
+    nothing comes that would wake it. What is wrong, or nothing."""
     place = two()
     schedule = place.schedules[0][1]
     with Job(lib, place, segment=65536) as job:
@@ -586,13 +588,12 @@ def rung(lib: Any) -> str:
             rank.programs[0, str(rank.rank)] = made, schedule
             assert lib.optcc_begin(rank.engine, made, call(buffer, "int32", Op.SUM)) == OK
         first = job.ranks[0]
-        fd = lib.optcc_tcp_fd(first.tcp)
         while not first.counters()["sent_bytes"] and time.monotonic() < until:
             first.progress()
-        woken = [bool(select.select([fd], [], [], 0)[0])]
+        found = [lib.optcc_tcp_arm(first.tcp)]
         first.progress()
-        woken.append(bool(select.select([fd], [], [], 0)[0]))
-    return "" if woken == [True, False] else f"woken for what has left, and again: {woken}"
+        found.append(lib.optcc_tcp_arm(first.tcp))
+    return "" if found == [AGAIN, OK] else f"armed though something has left, and after that: {found}"
 
 
 # --- peers that are not who they say -------------------------------------------------------------------------------

@@ -602,7 +602,10 @@ int link_fd(const struct link *l)
     return l->is == LINK_MEETS ? -1 : l->tcp ? optcc_tcp_fd(l->tcp) : l->verbs ? optcc_verbs_fd(l->verbs) : -1;
 }
 
-int link_arm(struct link *l) { return l->is == LINK_MEETS || !l->engine || !l->verbs || optcc_verbs_arm(l->verbs) == OPTCC_OK; }
+int link_arm(struct link *l)
+{
+    return l->is == LINK_MEETS || !l->engine || (l->verbs ? optcc_verbs_arm(l->verbs) : optcc_tcp_arm(l->tcp)) == OPTCC_OK;
+}
 
 int link_sent(const struct link *l)
 {

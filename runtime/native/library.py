@@ -244,6 +244,7 @@ def declare(lib: Any) -> Any:
         ("optcc_tcp_ready", c_int, pointer),
         ("optcc_tcp_look", c_int, pointer, u32),
         ("optcc_tcp_fd", c_int, pointer),
+        ("optcc_tcp_arm", c_int, pointer),
         ("optcc_tcp_sent", c_int, pointer),
         ("optcc_tcp_count", None, pointer, POINTER(TcpCounters)),
         ("optcc_verbs_why", c_char_p),
