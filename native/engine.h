@@ -500,7 +500,7 @@ int optcc_gpu_done(const struct optcc_gpu *gpu, uint64_t ticket);
  * stream of the one before. Without one, and for memory that is not reached, the processor does the jobs.
  *
  * By who launches kernels, one thread at a time: `ask` before a launch: OK; AGAIN: dozens have not gone; BAD. Where the
- * launch has failed `unask`. When the life's `over` is set to its number, it ends.
+ * launch has failed `unask`. When the life's `over` is set to its number, it ends and has gone soon.
  * By the engine's thread: `look` before each round: OK: jobs go to a kernel; AGAIN: to the processor. It ends a life that has
  * been given nothing for a quarter of a second. `gone`: OK: no kernel is there or will come; then all jobs are done after
  * a `look`. */

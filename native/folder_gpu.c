@@ -10,7 +10,8 @@
  *            0  where to: address       1  where from: address
  *            2  bytes, and above them what to do: enum task; the operation and the type of a fold    3  nothing
  *   line   by block: jobs of that block that are done, for ever; which life has begun there, and which has gone
- *   lives  which life may take jobs, and with which number it begins; a word for each that says that it is over
+ *   lives  which life may take jobs, and with which number it begins; a word for each that says that it is over, or that
+ *          it is to leave
  *
  * A communicator starts a kernel for each collective. Before it each block is given a job of nothing, which tells that
  * the kernel runs and so that all is done that its stream had to do before; after it each is given one that ends it.
@@ -20,8 +21,9 @@
  * it is given jobs. When its word says that it is over each block does what lies there, says that it has gone, and does
  * nothing any more; what it has left the processor does. While no life may take jobs, and where a job's memory is not
  * among what the GPU reaches or its type is not the kernel's, the processor does the job, at once. A life that is given
- * nothing for long is told that it is over: NCCL's kernel, of this process or of one that shares the GPU, may be waiting
- * for the place that it takes, and then no job would ever come.
+ * nothing for long is told to leave: NCCL's kernel, of this process or of one that shares the GPU, may be waiting for the
+ * place that it takes, and then no job would ever come. Its word is written once more when NCCL's kernel has ended, and
+ * before that the life has not gone.
  *
  * `serve` in runtime/devices/kernels/fold.cu is the kernel; the twin below does the same on the processor, for tests and
  * where there is no GPU.
@@ -54,6 +56,8 @@ enum lives { MAY, FIRST, OVER = LINE_WORDS }; /* words behind the slots; LIVES f
 /* A life that is given nothing for so long ends. With a half of it, where a rank is 0.12 s late, the others' processors add
  * what that launch still has; and for so long a kernel is held up that does not fit beside. */
 static const uint64_t STAYS_NS = UINT64_C(250000000);
+
+static const uint64_t LEAVES = UINT64_C(1) << 63; /* of a life's word, beside its number: it is not over yet */
 
 typedef _Atomic uint64_t word;
 
@@ -332,17 +336,28 @@ static uint32_t who_say(const struct optcc_gpu *g, enum line what, uint64_t life
 
 static int all_say(const struct optcc_gpu *g, enum line what, uint64_t life) { return who_say(g, what, life) == g->blocks; }
 
+/* Whether a life is over; or is to end, for that or since it leaves. */
+static int is_over(const struct optcc_gpu *g, uint64_t life)
+{
+    return atomic_load_explicit(&g->lives[OVER + life % LIVES], memory_order_acquire) == life;
+}
+
+static int ends(const word *lives, uint64_t life)
+{
+    return (atomic_load_explicit(&lives[OVER + life % LIVES], memory_order_acquire) & ~LEAVES) == life;
+}
+
 /* The kernel of a life is there, or a part of its blocks. */
 static void end_idle(struct optcc_gpu *g, uint64_t life, uint64_t now_ns)
 {
     word *const over = &g->lives[OVER + life % LIVES];
+    uint64_t said = atomic_load(over);
     if (!all_done(g) || g->idle_life != life || g->idle_next != g->next) {
         g->idle_life = life;
         g->idle_next = g->next;
         g->idle_ns = now_ns;
-    } else if (now_ns - g->idle_ns >= STAYS_NS && atomic_load(over) != life) {
-        atomic_store_explicit(over, life, memory_order_release);
-        g->counts.idle++;
+    } else if (now_ns - g->idle_ns >= STAYS_NS && (said & ~LEAVES) != life) {
+        g->counts.idle += atomic_compare_exchange_strong(over, &said, life | LEAVES); /* else it is over just now */
     }
 }
 
@@ -369,9 +384,9 @@ int optcc_gpu_look(struct optcc_gpu *g, uint64_t now_ns)
     g->comes = 1;
     if (g->life) {
         end_idle(g, g->life, now_ns);
-        if (atomic_load_explicit(&g->lives[OVER + g->life % LIVES], memory_order_acquire) == g->life)
+        if (ends(g->lives, g->life))
             g->running = 0; /* it is given no more */
-        if (all_say(g, GONE, g->life)) {
+        if (is_over(g, g->life) && all_say(g, GONE, g->life)) {
             do_the_rest(g);
             atomic_store_explicit(&g->gone, g->life, memory_order_release);
             g->life = 0;
@@ -380,7 +395,7 @@ int optcc_gpu_look(struct optcc_gpu *g, uint64_t now_ns)
     }
     while (!g->life && atomic_load(&g->gone) < atomic_load_explicit(&g->asked, memory_order_acquire)) {
         const uint64_t next = atomic_load(&g->gone) + 1;
-        if (all_say(g, GONE, next)) { /* it was over before it began */
+        if (is_over(g, next) && all_say(g, GONE, next)) { /* it ended before it began */
             atomic_store_explicit(&g->gone, next, memory_order_release);
             g->counts.missed++;
             continue;
@@ -388,8 +403,7 @@ int optcc_gpu_look(struct optcc_gpu *g, uint64_t now_ns)
         const uint32_t begun = who_say(g, BEGUN, next);
         if (begun)
             end_idle(g, next, now_ns);
-        if (begun < g->blocks ||
-            atomic_load_explicit(&g->lives[OVER + next % LIVES], memory_order_acquire) == next)
+        if (begun < g->blocks || ends(g->lives, next))
             break;
         g->life = next;
         g->running = 1;
@@ -445,7 +459,7 @@ static int lives(struct optcc_gpu_twin *t, uint32_t block, int idle)
 {
     word *const line = t->done + block * LINE_WORDS;
     const uint64_t may = atomic_load_explicit(&t->lives[MAY], memory_order_acquire);
-    const int over = atomic_load_explicit(&t->lives[OVER + t->life % LIVES], memory_order_acquire) == t->life;
+    const int over = ends(t->lives, t->life);
     if (atomic_load(&line[BEGUN]) != t->life) {
         atomic_store(&line[BEGUN], t->life);
         t->next[block] = UINT64_MAX;

@@ -152,8 +152,9 @@ STAYS_NS = 250_000_000
 """As native/folder_gpu.c has it."""
 
 
-def idle_left(lib: Any, steps: int) -> tuple[bool, bool]:
-    """Whether a kernel ends that is given a job, and then nothing for long: a moment before the time is over, and then.
+def idle_left(lib: Any, steps: int) -> str:
+    """What is wrong with a kernel that is given a job, and then nothing for long: it leaves, no moment too early, and
+    has not gone before NCCL's kernel has ended, behind which something writes where the kernel looks.
 
     steps : of its blocks, until it is looked at; a few, and some blocks have not begun.
     """
@@ -180,29 +181,40 @@ def idle_left(lib: Any, steps: int) -> tuple[bool, bool]:
             lib.optcc_gpu_twin_step(twin, 1)
         lib.optcc_gpu_look(gpu, c_uint64(now_ns))
         assert (to == origin + np.int8(3)).all()
-    ends = []
+    said = c_uint64.from_address(life.over)
+    told = []
     for later_ns in (STAYS_NS - 1, STAYS_NS):
         lib.optcc_gpu_look(gpu, c_uint64(now_ns + later_ns))
-        if c_uint64.from_address(life.over).value == life.number:
-            lib.optcc_gpu_twin_step(twin, 1000)  # those that had no place find that it is over
-        lib.optcc_gpu_look(gpu, c_uint64(now_ns + later_ns))
-        ends.append(lib.optcc_gpu_gone(gpu) == 0)
+        told.append(said.value != 0)
+    if not told[1]:
+        lib.optcc_gpu_twin_close(twin)
+        return "it stays"
+    left = lib.optcc_gpu_twin_step(twin, 1000)  # those that had no place find that there is nothing to do
+    lib.optcc_gpu_look(gpu, c_uint64(now_ns + STAYS_NS))
+    gone = [lib.optcc_gpu_gone(gpu) == 0]
+    said.value = life.number
+    lib.optcc_gpu_look(gpu, c_uint64(now_ns + STAYS_NS))
+    gone.append(lib.optcc_gpu_gone(gpu) == 0)
     lib.optcc_gpu_count(gpu, byref(counts))
-    assert counts[5] == ends[1]
-    assert counts[2] == there
+    assert (counts[2], counts[5], left) == (there, 1, 0)
     lib.optcc_gpu_twin_close(twin)
     lib.optcc_gpu_close(gpu)
-    return ends[0], ends[1]
+    return "" if (told, gone) == ([False, True], [False, True]) else f"told {told}, gone {gone}"
 
 
 @pytest.mark.parametrize("steps", [3, 1000])
 def test_a_kernel_that_has_nothing_to_do_gives_its_place_away(steps: int, tmp_path: Path) -> None:
     """NCCL's may wait for it. So does one of which not all blocks have found a place."""
-    stays = Mutant("folder_gpu.c", "now_ns - g->idle_ns >= STAYS_NS", "now_ns < g->idle_ns")
-    (tmp_path / "wrong").mkdir()
-    assert idle_left(ctypes.CDLL(str(build(tmp_path))), steps) == (False, True)
-    wrong = build(tmp_path / "wrong", stays.planted(tmp_path / "wrong"), LOOSE)
-    assert idle_left(ctypes.CDLL(str(wrong)), steps) == (False, False)
+    bugs = [
+        Mutant("folder_gpu.c", "now_ns - g->idle_ns >= STAYS_NS", "now_ns < g->idle_ns"),
+        Mutant("folder_gpu.c", "now_ns - g->idle_ns >= STAYS_NS", "now_ns - g->idle_ns >= STAYS_NS - 1"),
+        Mutant("folder_gpu.c", "acquire) == life;\n}\n\nstatic int ends", "acquire);\n}\n\nstatic int ends"),
+    ]
+    assert idle_left(ctypes.CDLL(str(build(tmp_path))), steps) == ""
+    for number, bug in enumerate(bugs):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        assert idle_left(ctypes.CDLL(str(build(folder, bug.planted(folder), LOOSE))), steps)
 
 
 def test_another_word_for_the_gpu_is_refused(built: Build) -> None:
@@ -216,7 +228,7 @@ def test_another_word_for_the_gpu_is_refused(built: Build) -> None:
 
 MUTANTS = {
     "a kernel is believed to be there before it is": Mutant(
-        "folder_gpu.c", "        if (!all_say(g, BEGUN, next) ||", "        if ("
+        "folder_gpu.c", "if (begun < g->blocks || ends", "if (ends"
     ),
     "a slot is used again while it is read": Mutant(
         "nccl/groups.c", "p->read[p->heard % SLOTS] = landed == OPTCC_AGAIN;", "p->read[p->heard % SLOTS] = 0;"

@@ -340,7 +340,10 @@ struct AsSaid {
   }
 };
 
-// Until a job says END; or, where there is a word `over`, until that is `life` and there is no job.
+// Whether a life's word says that it is over, or by its highest bit that it is to leave.
+__device__ __forceinline__ bool at_end(u64 word, u64 life) { return (word & ~(1ull << 63)) == life; }
+
+// Until a job says END; or, where there is a word `over`, until that says that `life` ends and there is no job.
 template <class Folds>
 __device__ __forceinline__ void serve(const u64* slots, u64 count, u64* done, u64 first, const u64* over, u64 life) {
   constexpr u64 LOW = (1ull << 48) - 1;
@@ -357,7 +360,7 @@ __device__ __forceinline__ void serve(const u64* slots, u64 count, u64* done, u6
       for (;;) {
         read = fresh(word);
         if (__all_sync(0xffffffffu, lane == 3 || read >> 48 == round)) break;
-        last = over && !__all_sync(0xffffffffu, lane != 3 || read != life);
+        last = over && !__all_sync(0xffffffffu, lane != 3 || !at_end(read, life));
         if (last) break;
         __nanosleep(40);
       }
@@ -412,7 +415,7 @@ extern "C" __global__ void __launch_bounds__(512)
   const u64* const end = relay ? over : relayed + 2;
   if (threadIdx.x == 0) {
     line[1] = life;
-    for (goes = 0; !goes && fresh(end) != life; __nanosleep(100)) goes = fresh(may) == life;
+    for (goes = 0; !goes && !at_end(fresh(end), life); __nanosleep(100)) goes = fresh(may) == life;
     fence();
     first = fresh(may + 1);
     if (relay && goes) {
