@@ -501,8 +501,8 @@ int optcc_gpu_done(const struct optcc_gpu *gpu, uint64_t ticket);
  *
  * By who launches kernels, one thread at a time: `ask` before a launch: OK; AGAIN: dozens have not gone; BAD. Where the
  * launch has failed `unask`. When the life's `over` is set to its number, it ends and has gone soon.
- * By the engine's thread: `look` before each round: OK: jobs go to a kernel; AGAIN: to the processor. It ends a life that has
- * been given nothing for a quarter of a second. `gone`: OK: no kernel is there or will come; then all jobs are done after
+ * By the engine's thread: `look` before each round: OK: jobs go to a kernel; AGAIN: to the processor. It tells a life to
+ * leave that had nothing to do for a quarter of a second. `gone`: OK: no kernel is there or will come; then all jobs are done after
  * a `look`. */
 struct optcc_gpu_life { /* what the kernel is given */
     uint64_t number, count;
@@ -512,7 +512,7 @@ struct optcc_gpu_life { /* what the kernel is given */
 struct optcc_gpu_counts {
     uint64_t given_bytes, beside_bytes; /* by the kernel, and by the processor in its place */
     uint64_t lives, missed, left;       /* that took jobs; that came after all was over; jobs that the processor did late */
-    uint64_t idle;                      /* lives that were ended since they had nothing to do */
+    uint64_t idle;                      /* lives that were told to leave, since they had nothing to do */
 };
 int optcc_gpu_ask(struct optcc_gpu *gpu, enum optcc_type type, struct optcc_gpu_life *life);
 void optcc_gpu_unask(struct optcc_gpu *gpu);

@@ -325,23 +325,27 @@ int optcc_gpu_ask(struct optcc_gpu *g, enum optcc_type type, struct optcc_gpu_li
 
 void optcc_gpu_unask(struct optcc_gpu *g) { atomic_fetch_sub(&g->asked, 1); }
 
-/* How many blocks say that. */
-static uint32_t who_say(const struct optcc_gpu *g, enum line what, uint64_t life)
+/* How many blocks have begun a life. */
+static uint32_t begun_in(const struct optcc_gpu *g, uint64_t life)
 {
     uint32_t count = 0;
     for (uint32_t b = 0; b < g->blocks; b++)
-        count += atomic_load_explicit(&g->done[b * LINE_WORDS + what], memory_order_acquire) == life;
+        count += atomic_load_explicit(&g->done[b * LINE_WORDS + BEGUN], memory_order_acquire) == life;
     return count;
 }
 
-static int all_say(const struct optcc_gpu *g, enum line what, uint64_t life) { return who_say(g, what, life) == g->blocks; }
-
-/* Whether a life is over; or is to end, for that or since it leaves. */
-static int is_over(const struct optcc_gpu *g, uint64_t life)
+/* NCCL's kernel has ended, and all blocks have gone, maybe of the life after it, too. */
+static int has_gone(const struct optcc_gpu *g, uint64_t life)
 {
-    return atomic_load_explicit(&g->lives[OVER + life % LIVES], memory_order_acquire) == life;
+    if (atomic_load_explicit(&g->lives[OVER + life % LIVES], memory_order_acquire) != life)
+        return 0;
+    for (uint32_t b = 0; b < g->blocks; b++)
+        if (atomic_load_explicit(&g->done[b * LINE_WORDS + GONE], memory_order_acquire) < life)
+            return 0;
+    return 1;
 }
 
+/* Whether a life is to end, since it is over or leaves. */
 static int ends(const word *lives, uint64_t life)
 {
     return (atomic_load_explicit(&lives[OVER + life % LIVES], memory_order_acquire) & ~LEAVES) == life;
@@ -350,14 +354,13 @@ static int ends(const word *lives, uint64_t life)
 /* The kernel of a life is there, or a part of its blocks. */
 static void end_idle(struct optcc_gpu *g, uint64_t life, uint64_t now_ns)
 {
-    word *const over = &g->lives[OVER + life % LIVES];
-    uint64_t said = atomic_load(over);
     if (!all_done(g) || g->idle_life != life || g->idle_next != g->next) {
         g->idle_life = life;
         g->idle_next = g->next;
         g->idle_ns = now_ns;
-    } else if (now_ns - g->idle_ns >= STAYS_NS && (said & ~LEAVES) != life) {
-        g->counts.idle += atomic_compare_exchange_strong(over, &said, life | LEAVES); /* else it is over just now */
+    } else if (now_ns >= g->idle_ns + STAYS_NS && !ends(g->lives, life)) {
+        uint64_t before = life > LIVES ? life - LIVES : 0; /* what the word says, unless it is over just now */
+        g->counts.idle += atomic_compare_exchange_strong(&g->lives[OVER + life % LIVES], &before, life | LEAVES);
     }
 }
 
@@ -386,7 +389,7 @@ int optcc_gpu_look(struct optcc_gpu *g, uint64_t now_ns)
         end_idle(g, g->life, now_ns);
         if (ends(g->lives, g->life))
             g->running = 0; /* it is given no more */
-        if (is_over(g, g->life) && all_say(g, GONE, g->life)) {
+        if (has_gone(g, g->life)) {
             do_the_rest(g);
             atomic_store_explicit(&g->gone, g->life, memory_order_release);
             g->life = 0;
@@ -395,12 +398,12 @@ int optcc_gpu_look(struct optcc_gpu *g, uint64_t now_ns)
     }
     while (!g->life && atomic_load(&g->gone) < atomic_load_explicit(&g->asked, memory_order_acquire)) {
         const uint64_t next = atomic_load(&g->gone) + 1;
-        if (is_over(g, next) && all_say(g, GONE, next)) { /* it ended before it began */
+        if (has_gone(g, next)) { /* it ended before it began */
             atomic_store_explicit(&g->gone, next, memory_order_release);
             g->counts.missed++;
             continue;
         }
-        const uint32_t begun = who_say(g, BEGUN, next);
+        const uint32_t begun = begun_in(g, next);
         if (begun)
             end_idle(g, next, now_ns);
         if (begun < g->blocks || ends(g->lives, next))

@@ -174,7 +174,7 @@ class Rank:
             wakes_ns = self.lib.optcc_progress(self.engine)
             if (result := self.lib.optcc_test(self.engine, None)) != AGAIN:
                 break
-            if self.lib.optcc_tcp_arm(self.tcp) != OK:
+            if self.lib.optcc_tcp_arm(self.tcp) != OK and time.monotonic() < until:
                 continue
             limit = min(until, wakes_ns / SECOND_NS) - time.monotonic()
             if not select.select([fd], [], [], max(0, limit))[0] and time.monotonic() >= until:

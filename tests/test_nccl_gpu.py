@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from ctypes import byref, c_uint64, c_void_p
 from pathlib import Path
 from typing import Any
@@ -112,40 +113,85 @@ def test_what_fails_later_leaves_the_processor(built: Build, broken: str) -> Non
     assert "has not ended" not in "".join(outcome.logged)
 
 
+class Seat:
+    """What a communicator has on a GPU, without one: twins are the kernels. Its job: 3 and an array are added up."""
+
+    def __init__(self, lib: Any, blocks: int) -> None:
+        self.lib, self.blocks, self.total = lib, blocks, 300
+        lib.optcc_gpu_bytes.restype = c_uint64
+        self.room = np.zeros(lib.optcc_gpu_bytes(blocks) + 128, np.uint8)
+        self.memory = c_void_p(self.room.ctypes.data + -self.room.ctypes.data % 128)
+        self.to, self.origin = np.full(self.total, 3, np.int8), np.arange(self.total).astype(np.int8)
+        self.gpu, self.twins = c_void_p(), []
+        assert lib.optcc_gpu_open(self.memory, blocks, c_uint64(128), byref(self.gpu)) == 0
+        for array in (self.to, self.origin):
+            assert lib.optcc_gpu_reach(self.gpu, c_void_p(array.ctypes.data), c_uint64(self.total)) == 0
+
+    def life(self) -> tuple[c_uint64, int, c_void_p]:
+        """A kernel is launched: its word, its number, its twin."""
+        life, twin = Life(), c_void_p()
+        assert self.lib.optcc_gpu_ask(self.gpu, 0, byref(life)) == 0
+        number, seed = c_uint64(life.number), c_uint64(1)
+        assert self.lib.optcc_gpu_twin_life(self.memory, self.blocks, 0, number, seed, byref(twin)) == 0
+        self.twins.append(twin)
+        return c_uint64.from_address(life.over), life.number, twin
+
+    def look(self, now_ns: int = 0) -> bool:
+        """Whether jobs go to a kernel."""
+        return bool(self.lib.optcc_gpu_look(self.gpu, c_uint64(now_ns)) == 0)
+
+    def gone(self) -> bool:
+        return bool(self.lib.optcc_gpu_gone(self.gpu) == 0)
+
+    def fold(self) -> c_uint64:
+        job, ticket = Job(self.to.ctypes.data, self.origin.ctypes.data, self.total, 0, 0, 1), c_uint64()
+        assert self.lib.optcc_gpu_job(self.gpu, byref(job), byref(ticket)) == 0
+        return ticket
+
+    def done(self, ticket: c_uint64) -> bool:
+        return bool(self.lib.optcc_gpu_done(self.gpu, ticket) == 0)
+
+    def right(self, jobs: int = 1) -> bool:
+        return bool((self.to == np.int8(3) + np.int8(jobs) * self.origin).all())
+
+    def close(self) -> None:
+        for twin in self.twins:
+            self.lib.optcc_gpu_twin_close(twin)
+        self.lib.optcc_gpu_close(self.gpu)
+
+
 def late_jobs(lib: Any) -> bool:
     """Whether a job is done that is given after the kernel has gone, and before anybody has looked whether it has."""
-    blocks, part, int8, total = 2, 128, 0, 300
-    lib.optcc_gpu_bytes.restype = c_uint64
-    room = np.zeros(lib.optcc_gpu_bytes(blocks) + 128, np.uint8)
-    to, origin = np.full(total, 3, np.int8), np.arange(total).astype(np.int8)
-    gpu, twin, life, ticket = c_void_p(), c_void_p(), Life(), c_uint64()
-    memory = c_void_p(room.ctypes.data + -room.ctypes.data % 128)
-    assert lib.optcc_gpu_open(memory, blocks, c_uint64(part), byref(gpu)) == 0
-    assert lib.optcc_gpu_look(gpu, c_uint64(0)) != 0
-    for array in (to, origin):
-        assert lib.optcc_gpu_reach(gpu, c_void_p(array.ctypes.data), c_uint64(total)) == 0
-    assert lib.optcc_gpu_ask(gpu, int8, byref(life)) == 0
-    assert lib.optcc_gpu_twin_life(memory, blocks, int8, c_uint64(life.number), c_uint64(1), byref(twin)) == 0
-    while lib.optcc_gpu_look(gpu, c_uint64(0)) != 0:
+    seat = Seat(lib, 2)
+    assert not seat.look()
+    over, number, twin = seat.life()
+    while not seat.look():
         lib.optcc_gpu_twin_step(twin, 1)
-    c_uint64.from_address(life.over).value = life.number
+    over.value = number
     while lib.optcc_gpu_twin_step(twin, 1):
         pass
-    job = Job(to.ctypes.data, origin.ctypes.data, total, int8, 0, 1)
-    assert lib.optcc_gpu_job(gpu, byref(job), byref(ticket)) == 0
-    assert lib.optcc_gpu_done(gpu, ticket) != 0
-    assert lib.optcc_gpu_look(gpu, c_uint64(0)) != 0
-    assert lib.optcc_gpu_done(gpu, ticket) == lib.optcc_gpu_gone(gpu) == 0
-    lib.optcc_gpu_twin_close(twin)
-    lib.optcc_gpu_close(gpu)
-    return bool((to == origin + np.int8(3)).all())
+    ticket = seat.fold()
+    assert not seat.done(ticket)
+    assert not seat.look()
+    assert seat.done(ticket)
+    assert seat.gone()
+    seat.close()
+    return seat.right()
 
 
-def test_a_job_that_a_kernel_has_left_is_done(tmp_path: Path) -> None:
-    forgotten = Mutant("folder_gpu.c", "                do_slot(slot); /* else", "                ; /* else")
-    (tmp_path / "wrong").mkdir()
-    assert late_jobs(ctypes.CDLL(str(build(tmp_path))))
-    assert not late_jobs(ctypes.CDLL(str(build(tmp_path / "wrong", forgotten.planted(tmp_path / "wrong"), LOOSE))))
+def unseen(lib: Any) -> bool:
+    """Whether two kernels have gone of which the second came and went before anybody looked."""
+    seat = Seat(lib, 4)
+    for seen in (True, False):
+        over, number, twin = seat.life()
+        lib.optcc_gpu_twin_step(twin, 1000)
+        assert not seen or seat.look()
+        over.value = number
+        assert lib.optcc_gpu_twin_step(twin, 1000) == 0
+    seat.look()
+    gone = seat.gone()
+    seat.close()
+    return gone
 
 
 STAYS_NS = 250_000_000
@@ -153,68 +199,75 @@ STAYS_NS = 250_000_000
 
 
 def idle_left(lib: Any, steps: int) -> str:
-    """What is wrong with a kernel that is given a job, and then nothing for long: it leaves, no moment too early, and
-    has not gone before NCCL's kernel has ended, behind which something writes where the kernel looks.
+    """What is wrong with a kernel that is given a job, and then nothing for long: it leaves, no moment too early, takes
+    no jobs then, and has not gone before NCCL's kernel has ended, behind which something writes where it looks.
 
     steps : of its blocks, until it is looked at; a few, and some blocks have not begun.
     """
-    blocks, int8, total = 4, 0, 300
-    lib.optcc_gpu_bytes.restype = c_uint64
-    room = np.zeros(lib.optcc_gpu_bytes(blocks) + 128, np.uint8)
-    to, origin = np.full(total, 3, np.int8), np.arange(total).astype(np.int8)
-    gpu, twin, life, ticket, counts = c_void_p(), c_void_p(), Life(), c_uint64(), (c_uint64 * 6)()
-    memory = c_void_p(room.ctypes.data + -room.ctypes.data % 128)
-    assert lib.optcc_gpu_open(memory, blocks, c_uint64(128), byref(gpu)) == 0
-    for array in (to, origin):
-        assert lib.optcc_gpu_reach(gpu, c_void_p(array.ctypes.data), c_uint64(total)) == 0
-    assert lib.optcc_gpu_ask(gpu, int8, byref(life)) == 0
-    assert lib.optcc_gpu_look(gpu, c_uint64(0)) != 0  # nothing is there, so nothing is idle
-    assert lib.optcc_gpu_twin_life(memory, blocks, int8, c_uint64(life.number), c_uint64(1), byref(twin)) == 0
+    seat, counts = Seat(lib, 4), (c_uint64 * 6)()
+    over, number, twin = seat.life()
+    assert not seat.look()  # nothing is there, so nothing is idle
     lib.optcc_gpu_twin_step(twin, steps)
     now_ns = 10**10
-    there = lib.optcc_gpu_look(gpu, c_uint64(now_ns)) == 0
+    there = seat.look(now_ns)
     if there:
         now_ns += STAYS_NS - 1
-        job = Job(to.ctypes.data, origin.ctypes.data, total, int8, 0, 1)
-        assert lib.optcc_gpu_job(gpu, byref(job), byref(ticket)) == 0
-        while lib.optcc_gpu_done(gpu, ticket) != 0:
+        ticket = seat.fold()
+        while not seat.done(ticket):
             lib.optcc_gpu_twin_step(twin, 1)
-        lib.optcc_gpu_look(gpu, c_uint64(now_ns))
-        assert (to == origin + np.int8(3)).all()
-    said = c_uint64.from_address(life.over)
+        seat.look(now_ns)
+        assert seat.right()
     told = []
     for later_ns in (STAYS_NS - 1, STAYS_NS):
-        lib.optcc_gpu_look(gpu, c_uint64(now_ns + later_ns))
-        told.append(said.value != 0)
-    if not told[1]:
-        lib.optcc_gpu_twin_close(twin)
-        return "it stays"
+        takes = seat.look(now_ns + later_ns)
+        told.append(over.value != 0)
+    at_once = seat.done(seat.fold())
     left = lib.optcc_gpu_twin_step(twin, 1000)  # those that had no place find that there is nothing to do
-    lib.optcc_gpu_look(gpu, c_uint64(now_ns + STAYS_NS))
-    gone = [lib.optcc_gpu_gone(gpu) == 0]
-    said.value = life.number
-    lib.optcc_gpu_look(gpu, c_uint64(now_ns + STAYS_NS))
-    gone.append(lib.optcc_gpu_gone(gpu) == 0)
-    lib.optcc_gpu_count(gpu, byref(counts))
-    assert (counts[2], counts[5], left) == (there, 1, 0)
-    lib.optcc_gpu_twin_close(twin)
-    lib.optcc_gpu_close(gpu)
-    return "" if (told, gone) == ([False, True], [False, True]) else f"told {told}, gone {gone}"
+    seat.look(now_ns + STAYS_NS)
+    gone = [seat.gone()]
+    over.value = number
+    seat.look(now_ns + STAYS_NS)
+    gone.append(seat.gone())
+    lib.optcc_gpu_count(seat.gpu, byref(counts))
+    seat.close()
+    found = told, takes, at_once, left, gone, counts[2], counts[5], seat.right(1 + there)
+    return "" if found == ([False, True], False, True, 0, [False, True], there, 1, True) else str(found)
+
+
+def finds(folder: Path, bug: Mutant, check: Callable[[Any], bool]) -> bool:
+    """Whether a check of a library fails with a bug."""
+    folder.mkdir()
+    return not check(ctypes.CDLL(str(build(folder, bug.planted(folder), LOOSE))))
+
+
+def test_a_job_that_a_kernel_has_left_is_done(tmp_path: Path) -> None:
+    assert late_jobs(ctypes.CDLL(str(build(tmp_path))))
+    forgotten = Mutant("folder_gpu.c", "                do_slot(slot); /* else", "                ; /* else")
+    assert finds(tmp_path / "wrong", forgotten, late_jobs)
+
+
+def test_a_kernel_that_nobody_has_seen_has_gone(tmp_path: Path) -> None:
+    assert unseen(ctypes.CDLL(str(build(tmp_path))))
+    assert finds(tmp_path / "wrong", Mutant("folder_gpu.c", "acquire) < life)", "acquire) != life)"), unseen)
 
 
 @pytest.mark.parametrize("steps", [3, 1000])
 def test_a_kernel_that_has_nothing_to_do_gives_its_place_away(steps: int, tmp_path: Path) -> None:
     """NCCL's may wait for it. So does one of which not all blocks have found a place."""
-    bugs = [
-        Mutant("folder_gpu.c", "now_ns - g->idle_ns >= STAYS_NS", "now_ns < g->idle_ns"),
-        Mutant("folder_gpu.c", "now_ns - g->idle_ns >= STAYS_NS", "now_ns - g->idle_ns >= STAYS_NS - 1"),
-        Mutant("folder_gpu.c", "acquire) == life;\n}\n\nstatic int ends", "acquire);\n}\n\nstatic int ends"),
-    ]
     assert idle_left(ctypes.CDLL(str(build(tmp_path))), steps) == ""
-    for number, bug in enumerate(bugs):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        assert idle_left(ctypes.CDLL(str(build(folder, bug.planted(folder), LOOSE))), steps)
+    late = "now_ns >= g->idle_ns + STAYS_NS"
+    bugs = {
+        "it stays": (late, "now_ns < g->idle_ns"),
+        "it leaves too early": (late, late + " - 1"),
+        "it has gone before NCCL's": (
+            "memory_order_acquire) != life)\n        return 0;",
+            "memory_order_acquire) == 99)\n        return 0;",
+        ),
+        "it is given jobs": ("if (ends(g->lives, g->life))", "if (has_gone(g, g->life))"),
+    }
+    for name, (old, new) in bugs.items():
+        if steps == 1000 or name != "it is given jobs":
+            assert finds(tmp_path / name, Mutant("folder_gpu.c", old, new), lambda lib: not idle_left(lib, steps)), name
 
 
 def test_another_word_for_the_gpu_is_refused(built: Build) -> None:

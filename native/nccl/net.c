@@ -126,8 +126,7 @@ void net_lock(void)
 void net_unlock(void)
 {
     pthread_mutex_unlock(&plugin.lock);
-    if (atomic_load(&plugin.is) != AWAKE)
-        wake();
+    net_ring(); /* links may have something to do */
 }
 
 void net_ring(void)

@@ -135,7 +135,7 @@ uint64_t link_process(const struct link *link); /* id of the other one; 0: not k
 int link_is_ours(const struct link *link);      /* we made it: its streams go from here to there */
 struct optcc_messages *link_messages(const struct link *link);
 struct optcc_engine *link_engine(const struct link *link);
-int link_fd(const struct link *link); /* -1: none; readable: link_progress has something to do */
+int link_fd(const struct link *link); /* -1: none; readable, once it is armed: link_progress has something to do */
 int link_sent(const struct link *link);
 int link_arm(struct link *link); /* before a sleep: 1: its descriptor tells; 0: call link_progress first */
 int link_left(const struct link *link); /* it is lost since the other process has ended */

@@ -397,8 +397,8 @@ SERVE(min, Min)
 SERVE(max, Max)
 #endif
 
-// What block 0 has seen of the host's memory, for the others: the life that may take jobs, its first job; the life that is
-// over. So a loaded module is one folder's: numbers of lives never come again. Each read of the host's memory is a way
+// What block 0 has seen of the host's memory, for the others: the life that may take jobs, its first job; the life that
+// ends. So a loaded module is one folder's: numbers of lives never come again. Each read of the host's memory is a way
 // there and back, and those of one word by all blocks seem to go one after another: where all read `over`, an H200 folded
 // 97 GB/s in its own memory, and 249 where block 0 alone does.
 __device__ u64 relayed[3];
