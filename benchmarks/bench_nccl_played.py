@@ -44,7 +44,7 @@ CONTENDERS = {
     "our ncclNet": {**NET, "NCCL_ALGO": "Ring"},
     "our CollNet": {**NET, "NCCL_COLLNET_ENABLE": "1", "OPTCC_COLLNET": "always", "NCCL_MIN_NCHANNELS": "8"},
 }
-"""What they are given beside; `NCCL_NET_PLUGIN` and plans are files. For so slow NICs NCCL makes two channels, and
+"""What they are given beside; `NCCL_NET_PLUGIN` and plans are files. For so slow NICs NCCL makes few channels, and
 calls of 512 KiB; with eight they are of 1 and 2 MiB. Without 3 of 8 NICs stock took 3.63 of the bound with eight, and
 3.64 with its own number."""
 FAILOVER = {"NCCL_IB_RESILIENCY_PORT_FAILOVER": "1"}

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import ctypes
 import re
+import signal
+import time
 from collections.abc import Callable
 from ctypes import byref, c_uint64, c_void_p
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 
 from benchmarks.bench_nccl_gpu import Job, Life
 from tests.native_build import LOOSE, Mutant, build
-from tests.nccl_ranks import Build, Outcome, loopback, played_cuda, run, sanitizing, shared_build
+from tests.nccl_ranks import Build, Outcome, Ranks, loopback, played_cuda, run, sanitizing, shared_build
 
 pytestmark = pytest.mark.cc
 
@@ -77,6 +79,25 @@ def test_kernels_that_come_and_go_as_they_like(built: Build, seed: int, segment:
     found = sums(outcome)
     assert found["graphs"] > 0
     assert found["kernels"] > 0
+
+
+def test_kernels_leave_while_a_rank_is_late(built: Build) -> None:
+    """The others' have nothing to do meanwhile, and leave; every sum is right, by whomever."""
+    env = {**played_cuda(built), "HARNESS_LIMIT_S": "100"}
+    with Ranks(built, loopback(3), calls=200, env=env) as ranks:
+        log = ranks.folder / "log.0"
+        while "on by" not in log.read_text(encoding="utf-8"):
+            time.sleep(0.01)
+        for _ in range(3):
+            ranks.processes[1].send_signal(signal.SIGSTOP)
+            time.sleep(0.8)
+            ranks.processes[1].send_signal(signal.SIGCONT)
+            time.sleep(0.1)
+        outcome = ranks.outcome()
+    assert not outcome.fault
+    found = sums(outcome)
+    assert found["idle"] > 0
+    assert found["gpu"] > 1
 
 
 def test_a_kernel_that_does_not_begin_is_not_waited_for(built: Build) -> None:
